@@ -22,7 +22,7 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.record import Record
 
-_SWITCH = 1  # largest value of a setting with only 0 (off) and 1 (on), which has no neighbours
+_SWITCH = 1  # a setting whose largest value is 1 is only off or on, so no value has neighbours
 
 
 def ladders_of(axis: str) -> dict[str, tuple[str, ...]]:
@@ -44,7 +44,8 @@ def ladders_of(axis: str) -> dict[str, tuple[str, ...]]:
     }
 
 
-_EXCLUDING_RULES = frozenset({"no-op", "unknown-flag"})  # notes that exclude a candidate
+# rules of which even a note excludes a candidate
+_EXCLUDING_RULES = frozenset({"no-op", "unknown-flag"})
 
 
 class LeftOut(Record, frozen=True, kw_only=True):
@@ -138,13 +139,13 @@ def _why_not(entry: CatalogEntry, profile: Profile, context: Context) -> str:
     vendor = vendor_of(context.device)
     needed = CHANNELS[entry.channel].vendor if entry.channel else entry.vendor
     if (needed or entry.channel) and needed not in (vendor or None, _ANY_GPU):
-        return f"{needed or entry.channel}'s; the device is {context.device or 'not known'}"
+        return f"for {needed or entry.channel}, but the device is {context.device or 'not known'}"
     if context.device and not re.fullmatch(entry.devices, context.device, re.IGNORECASE):
         return f"not for {context.device}: {entry.constraints}"
-    is_for_any_device = entry.channel or entry.is_key or entry.name.startswith("JAX_")
-    is_for_gpus = profile.flags or needed == _ANY_GPU or not is_for_any_device
+    needs_no_gpu = entry.channel or entry.is_key or entry.name.startswith("JAX_")
+    is_for_gpus = profile.flags or needed == _ANY_GPU or not needs_no_gpu
     if vendor and vendor not in GPU_VENDORS and is_for_gpus:
-        return f"a GPU's; the device is {context.device}"
+        return f"for GPUs, but the device is {context.device}"
     reasons = (
         objection.text
         for objection in objections(profile, context)

@@ -90,7 +90,7 @@ def vendor_of(device: str) -> str:
     """Return the vendor of a device, `cpu` for a CPU, or "" if `device` is "".
 
     Raises:
-        ConfigError: the device is unknown, so that the settings for it are too.
+        ConfigError: the device is unknown, so no setting is known to suit it.
     """
     channel_patterns = {
         channel.vendor: channel.devices for channel in CHANNELS.values() if channel.devices
@@ -100,7 +100,7 @@ def vendor_of(device: str) -> str:
             return vendor
     if device:
         raise ConfigError(
-            f"unknown device {device!r}; expected an architecture or its name such as sm_90, H100, "
+            f"unknown device {device!r}; expected an architecture or a device such as sm_90, H100, "
             "gfx942, MI300X, v5e, cpu"
         )
     return ""

@@ -49,7 +49,8 @@ class Examined(Record, frozen=True, kw_only=True):
 
     Attributes:
         objections: those to the deployed settings first, then in the order of the profiles.
-        unchecked: a sentence for each flag without an option in XLA, or that no XLA was asked.
+        unchecked: a sentence for each flag that has no option in XLA, or a single one, which says
+            that no XLA was asked.
         jaxlib: the release of the XLA that was asked, or of the table that was used; "" if unknown.
     """
 
@@ -81,14 +82,14 @@ def examine(
     # each flag is parsed alone, because XLA reports a bad value instead of the unknown flags
     default, *alone = ask(["", *map(str, flags)])
     parsed = _Parsed(default=default.options or {}, alone=dict(zip(flags, alone, strict=True)))
-    below = format_flags(parsed.accepted(deployed))
-    texts = [append_flags(below, parsed.accepted(profile.flags)) for profile in profiles]
-    # XLA has parsed the text of a profile of one flag already if there are no deployed flags
+    deployed_text = format_flags(parsed.accepted(deployed))
+    texts = [append_flags(deployed_text, parsed.accepted(profile.flags)) for profile in profiles]
+    # without deployed flags, XLA has already parsed the text of a profile of one flag
     answers = {"": default, **{str(flag): answer for flag, answer in parsed.alone.items()}}
-    missing = [text for text in dict.fromkeys((below, *texts)) if text not in answers]
+    missing = [text for text in dict.fromkeys((deployed_text, *texts)) if text not in answers]
     if missing:
         answers |= zip(missing, ask(missing), strict=True)
-    deployed_options = answers[below].options or {}
+    deployed_options = answers[deployed_text].options or {}
     objections = list(parsed.refusals(BASELINE_ID, deployed))
     unchecked: list[str] = []
     first_with: dict[object, str] = {}
@@ -199,5 +200,5 @@ def _changes(after: Mapping[str, str], before: Mapping[str, str]) -> dict[str, s
 
 
 def _parts(text: str) -> set[str]:
-    """Return the items of a list with commas."""
+    """Return the items of a comma-separated list."""
     return {part for part in text.split(",") if part}

@@ -193,8 +193,8 @@ class CatalogEntry(Record, frozen=True, kw_only=True):
         companions: the flags set along with it; in them, `{value}` is replaced by its value.
         companion_env: the variables set along with it.
         companion_keys: the keys of MaxText set along with it.
-        wave: the wave of its profiles: wave2 has single settings, wave5 has keys, and stacks of
-            several settings come later than wave2.
+        wave: the wave of its profiles: wave2 for a single setting, wave5 for a key, and a wave
+            after wave2 for a stack of settings.
         vendor: nvidia, amd or google, or gpu for the first two. With "" a flag or a variable is for
             any GPU, and a key is for any device.
         changes_numerics: whether it changes the precision or order of sums, so that the loss must
@@ -369,7 +369,7 @@ class Switch(Record, frozen=True, kw_only=True):
     Attributes:
         name: the variable's name.
         idle: a pattern of the names of the variables that then do nothing.
-        is_on: where they do nothing: at any integer but 0 (True), at 0 (False), at `value` (None).
+        is_on: at which value they do nothing: any integer but 0 (True), 0 (False), `value` (None).
         value: the word at which they do nothing, in small letters; "" if `is_on` decides.
     """
 

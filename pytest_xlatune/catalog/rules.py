@@ -4,7 +4,7 @@ A rule examines what a profile sets on top of the deployed settings, and objects
 partner is missing, another flag overrides a flag, or the value is the default already. A setting
 that would measure nothing, or something wrong, is a fault, except in a profile whose id begins with
 `control`, which is *meant* to do nothing. For facts that only XLA knows, the module `effect` asks
-the target's XLA. No rule guesses: if a fact is unknown, it does not object. Its facts come from the
+the target's XLA. No rule guesses: if a fact is unknown, it does not object. The facts come from the
 source of XLA, and from the HLO of programs that were compiled with and without a flag.
 """
 
@@ -56,7 +56,7 @@ _P2P = "xla_gpu_enable_pipelined_p2p"
 _DECOMPOSER = "xla_gpu_collective_permute_decomposer_threshold"
 _OPT_LEVEL = "xla_gpu_experimental_pipeline_parallelism_opt_level"
 _LHS = "xla_gpu_enable_latency_hiding_scheduler"
-_LHS_ON_SINCE = (0, 7, 2)  # the release of jaxlib in which XLA turned its scheduler on
+_LHS_ON_SINCE = (0, 7, 2)  # the release of jaxlib in which XLA turned this scheduler on
 _SOL = "xla_gpu_enable_analytical_sol_latency_estimator"
 _OVERLAP = "xla_gpu_experimental_parallel_collective_overlap_limit"
 _SCALE_UP = "xla_gpu_experimental_parallel_scale_up_collective_overlap_limit"
@@ -221,8 +221,8 @@ def check(profiles: Sequence[Profile], context: Context) -> tuple[Objection, ...
 def why_not(profile: Profile, context: Context) -> str:
     """Return why a derived profile is not worth a trial; "" if no rule objects.
 
-    A fault keeps it from running, as it does a declared profile. Since no user declared it, it does
-    not run either if all its settings are deployed and no env file on a node may set more. The
+    A fault keeps it from running, as with a declared profile. Since no user declared it, it also
+    does not run if all its settings are deployed and no env file on a node may set more. The
     collectives of the deployed program only count for a profile of at most one flag: several flags,
     or an override, make another program, in which a flag may have an effect.
     """
@@ -251,7 +251,7 @@ def objections(
     for rule in RULES if rules is None else rules:
         if rule.is_idle and is_control(profile):  # a control is meant to do nothing
             continue
-        # with what env files set, a setting may have an effect
+        # an env file may set what makes a setting have an effect
         may_have_effect = rule.is_idle and not context.is_complete
         is_release_unknown = rule.needs_release and not context.jaxlib
         level = Level.NOTE if may_have_effect or is_release_unknown else rule.level
@@ -380,8 +380,8 @@ def _library_value(case: Case) -> Iterator[str]:
                 yield f"{name}={value:.40}: NCCL knows no {unknown[0]:.40}; known are {known_words}"
         if name == _ALGO and (without := _without_algorithm(text)):
             yield (
-                f"{name}={value:.40} names no algorithm for {', '.join(without)}, and since NCCL "
-                f"2.31 these then have none; begin with the algorithms for all collectives: "
+                f"{name}={value:.40} names no algorithm for {', '.join(without)}, so NCCL since "
+                f"2.31 has none for them; begin with the algorithms for all collectives: "
                 f"{name}=ring,tree;{text:.40}"
             )
 
@@ -427,7 +427,7 @@ def _second_name(case: Case) -> Iterator[str]:
     names = {flag.name for flag in case.profile.flags}
     for old, new in ALIASES.items():
         if {old, new} <= names:
-            yield f"--{old} and --{new} write one option: the last of either wins"
+            yield f"--{old} and --{new} write one option: the last one wins"
 
 
 def _adds_up(case: Case) -> Iterator[str]:
@@ -528,7 +528,7 @@ def _aborts(case: Case) -> Iterator[str]:
     if case.profile.env.get(_ALGO, "").lower() == "tree" and unsupported:
         yield (
             f"NCCL_ALGO=Tree: NCCL has no tree for {' and '.join(unsupported)}, which this program "
-            "has, and fails; RCCL keeps the ring in silence"
+            "has, so it fails; RCCL silently keeps the ring"
         )
 
 

@@ -54,7 +54,7 @@ _TAIL_BYTES = 1 << 13
 # first bytes of a log without steps, in which the presets' step lines are sought
 _BEGIN_BYTES = 1 << 20
 _TAIL_LINES, _TAIL_CHARS = 5, 160
-_MOST_OPENINGS = 4000
+_MOST_OPENINGS = 4000  # lines that may begin a block of a format
 _STEP_WORD = STEP_WORD.decode()
 _NO_ORIGIN = Origin()
 
@@ -80,7 +80,7 @@ class LogReport(msgspec.Struct, frozen=True, kw_only=True):
     steps_after_trouble: int = 0  # steps printed after the last line that calls for an action
     # whether a format's block says that the last start was ended on purpose
     is_cancelled: bool = False
-    # exit code of the job that launcher or scheduler print at the end; None if not printed
+    # the job's exit code, as launcher or scheduler print it at the end; None if not printed
     exit_code: int | None = None
     tail: tuple[str, ...] = ()  # the last lines that are neither steps nor known to be harmless
     notes: tuple[str, ...] = ()  # remarks for a reader of the steps, one sentence each
@@ -93,9 +93,9 @@ class LogReport(msgspec.Struct, frozen=True, kw_only=True):
     goal_step: int | None = None  # id of the last step, if step lines show it: `12/ 40`
     # beginning of a line that names JAX's devices -> their platform
     devices: dict[str, str] = msgspec.field(default_factory=dict)
-    # for an ended log without a step: the pattern that matches most of its first and last lines
+    # for an ended log without a step: the preset that fits its first and last lines; "" if none
     fits: str = ""
-    # most operations of a PGLE profile that XLA found in a program; None if not printed
+    # how many operations of a PGLE profile XLA found, at most; None if not printed
     pgle_found: int | None = None
     pgle_unread: str = ""  # a file of such a profile that XLA could not read; "" if none
 
@@ -127,7 +127,7 @@ class LogReader:
         self._learner = PrefixLearner()
         # None if every step line must be read in full
         self._step_shapes = StepShapes(other_words) if pattern is None else None
-        self._has_runs = False  # whether the block before had step lines of a known shape
+        self._has_runs = False  # whether the lines read before had steps of a known shape
         self._held = bytearray()  # an unfinished line, cut at _LINE_BYTES
         self._begin = self._tail = b""
         self._lines = 0
@@ -166,12 +166,12 @@ class LogReader:
 
         Three more steps, a later phase or a new start refute it. A format's block may be fatal too.
         """
-        asking = (
+        of_blocks = (
             finding
             for finding, steps in self._block_findings()
             if steps < STEPS_THAT_REFUTE and finding.action is not Action.NONE
         )
-        return self._course.fatal or next(asking, None)
+        return self._course.fatal or next(of_blocks, None)
 
     @property
     def last_step_s(self) -> float:
@@ -219,8 +219,8 @@ class LogReader:
         env = start.plain("env")
         last = [part for part in self.end() if _STEP_WORD not in part and not is_harmless(part)]
         blocks = self._block_findings()
-        after_blocks = [count for finding, count in blocks if finding.action is not Action.NONE]
-        cancelled = [
+        after_trouble = [count for finding, count in blocks if finding.action is not Action.NONE]
+        after_cancel = [
             count
             for finding, count in blocks
             if finding.cls == FailureClass.CANCELLED and count <= start.count
@@ -236,9 +236,9 @@ class LogReader:
             lines=self._lines,
             size_bytes=self._bytes,
             starts=start.index + 1,
-            steps_after_cancel=max(start.after_cancel, *cancelled, 0),
-            steps_after_trouble=min(start.after_trouble, *after_blocks, start.after_trouble),
-            is_cancelled=bool(cancelled),
+            steps_after_cancel=max(start.after_cancel, *after_cancel, 0),
+            steps_after_trouble=min(start.after_trouble, *after_trouble, start.after_trouble),
+            is_cancelled=bool(after_cancel),
             exit_code=start.exit_code,
             tail=tuple(shortened(part, _TAIL_CHARS) for part in last[-_TAIL_LINES:]),
             notes=course.notes(),
@@ -268,7 +268,7 @@ class LogReader:
         """Read a block of complete lines; return the total number of lines."""
         number, shapes = self._lines, self._step_shapes
         if shapes is None or not self._has_runs:
-            # the filter shows faster than a search that most blocks have no step
+            # most blocks have no step, which the filter shows faster than a search
             total, worth_reading = self._filter.lines(block)
             if shapes is None or not any(STEP_WORD in line for _, line in worth_reading):
                 self._read_lines(worth_reading, number)
@@ -277,7 +277,7 @@ class LogReader:
         for run, part in shapes.runs(block):
             if run is not None:
                 self._has_runs = True
-                # a prefix may be learnt within the block
+                # `_read_hidden` may have reset the shapes within this block
                 if self._step_shapes is not None and self._course.run(run):
                     number += len(run.steps)
                     continue
@@ -293,7 +293,7 @@ class LogReader:
     def _read_line(self, line: bytes, number: int, *, is_torn: bool = False) -> None:
         is_cut = len(line) >= _LINE_BYTES
         if is_cut or is_torn:
-            # bytes beyond the cut must not count, whatever the chunks
+            # bytes beyond the cut must not count, however the log is cut into chunks
             line = line[:_LINE_BYTES]
             if not self._filter.may_hold(line):
                 return
@@ -310,8 +310,8 @@ class LogReader:
         origin, text = grammar.split_origin(segment)
         if not is_torn and self._learner.learns(text):
             self._read_hidden()
-        behind, text = self._learner.split(text)
-        origin = next((part for part in (behind, origin) if part != _NO_ORIGIN), outer)
+        inner_origin, text = self._learner.split(text)
+        origin = next((part for part in (inner_origin, origin) if part != _NO_ORIGIN), outer)
         line = LogLine(
             text=text,
             low=text.lower(),
@@ -416,7 +416,8 @@ class LogReader:
     def _block_findings(self) -> list[tuple[Finding, int]]:
         """Return the finding of each block, and how many steps were printed after it began.
 
-        For an earlier start it calls for no action, and the number is above that of the last start.
+        A block of an earlier start calls for no action, and its number is above the steps of the
+        last start.
         """
         start, findings = self._course.start, list[tuple[Finding, int]]()
         for block in itertools.chain.from_iterable(
@@ -425,7 +426,7 @@ class LogReader:
             if block.line not in self._openings:
                 continue
             index, steps_before, text = self._openings[block.line]
-            is_present = index == start.index
+            is_of_last_start = index == start.index
             finding = Finding(
                 cls=block.cls,
                 action=block.action or block.cls.action or Action.RETRY,
@@ -433,7 +434,7 @@ class LogReader:
                 text=text,
                 detail=shortened(block.detail, EVIDENCE_CHARS),
             )
-            if is_present:
+            if is_of_last_start:
                 findings.append((finding, start.count - steps_before))
             else:
                 findings.append((replace(finding, action=Action.NONE), start.count + 1))

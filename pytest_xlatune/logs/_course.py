@@ -59,13 +59,13 @@ class Start(msgspec.Struct):
     others: set[Origin] = msgspec.field(default_factory=set)  # other origins that print steps
     # step id -> its record, or the run of lines with it, in the order printed
     steps: dict[int, StepRecord | StepRun] = msgspec.field(default_factory=dict)
-    left_out: int = 0  # number of first steps that were dropped
+    left_out: int = 0  # how many of the earliest steps were dropped
     last: int = -1  # highest step id; only valid if `steps` is not empty
     repeated: bool = False  # whether a step id was printed twice
-    is_configured_twice: bool = False
+    is_configured_twice: bool = False  # whether several processes print their configuration
     count: int = 0  # number of steps, including dropped ones
-    after_cancel: int = 0
-    after_trouble: int = 0
+    after_cancel: int = 0  # the report's `steps_after_cancel`
+    after_trouble: int = 0  # the report's `steps_after_trouble`
     exit_code: int | None = None
     memory_gb: float | None = None
     settings: dict[str, _Settings] = msgspec.field(default_factory=dict)  # by kind, e.g. "env"
@@ -74,7 +74,7 @@ class Start(msgspec.Struct):
     pgle_unread: str = ""
 
     def put(self, kind: str, name: str, value: str, origin: Origin) -> None:
-        """Add a setting; if several origins print it, the last value of the preferred counts."""
+        """Add a setting; of several origins, the last value of the preferred one counts."""
         settings = self.settings.setdefault(kind, {})
         known = settings.get(name)
         if known is None and len(settings) >= _MOST_SETTINGS:
@@ -193,7 +193,7 @@ class Course:
     def begin_if_configured_again(self, key: str, origin: Origin) -> None:
         """Begin a new start if a process in trouble prints its configuration again.
 
-        Without labels, a key that comes twice before trouble means several processes: no new start.
+        Without labels, a key that comes twice before trouble shows several processes, and no start.
         """
         start = self.start
         preference, _ = start.settings.get("config", {}).get(key, (None, ""))

@@ -29,7 +29,7 @@ _FATAL_LINE = re.compile(rb"F[0-9]{3,4} [0-9][0-9]:|: F ")
 
 # a table that replaces every digit by 0
 _DIGITS = bytes(range(256)).translate(bytes.maketrans(b"123456789", b"000000000"))
-# most cached layouts, and most bytes of their lines: 4 MiB
+# most cached layouts, and most bytes of a line that has one; at most 4 MiB together
 _MOST_LAYOUTS, _MOST_LAYOUT = 1 << 12, 1 << 10
 STEP_WORD = b"completed "  # in each of MaxText's step lines
 _INTEGERS, _FLOATS = msgspec.json.Decoder(list[int]), msgspec.json.Decoder(list[float])
@@ -68,8 +68,8 @@ class LineFilter:
         texts = block.split(b"\n")
         live = {shape for shape in fresh if self._words.search(shape)}
         if len(live) < len(fresh) and _FATAL_LINE.search(block):
-            of_fatal = zip(shapes, texts, strict=True)
-            live |= {shape for shape, text in of_fatal if _FATAL_LINE.search(text)} & fresh
+            pairs = zip(shapes, texts, strict=True)
+            live |= {shape for shape, text in pairs if _FATAL_LINE.search(text)} & fresh
         if len(self._dull) > _CACHED_SHAPES:
             self._dull.clear()
         self._dull.update(shape for shape in fresh - live if len(shape) <= _CACHED_LETTERS)

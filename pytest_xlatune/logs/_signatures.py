@@ -17,7 +17,7 @@ from pytest_xlatune.model.failure import Action, FailureClass, Finding, signatur
 from pytest_xlatune.model.text import shortened
 
 EVIDENCE_CHARS = 500
-_LEAST_TAKEN = 60  # characters; patterns cut a text at this limit, `.{0,60}`, or a larger one
+_LEAST_TAKEN = 60  # characters; the least limit at which a pattern cuts a text: `.{0,60}`
 _BEFORE_WORD, _AFTER_WORD = 500, 1500  # characters around a word that a pattern sees
 # severities:  W0112 07:08:09.000001 77 lhs.cc:1]
 #   2026-01-12 07:08:09.123456: F external/xla/a.cc:1]

@@ -1,9 +1,9 @@
 """Log formats of other distributions: an entry point of `pytest_xlatune.log_formats`.
 
 It names a subclass of `LogFormat`. Each format looks in every log, beside our own reading, for step
-lines of another trainer, and for blocks of lines about a failure, of which its reader gets every
-line. A log without a format's words only costs the search for them. Pure: the caller passes the
-bytes.
+lines of another trainer, and for blocks of lines about a failure. The reader of such blocks gets
+whole lines. A log without a format's words only costs the search for them. Pure: the caller passes
+the bytes.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ _PREFIXES = (
     r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ",
     r"\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]? ",
     r"\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]? ",
-    # pdsh, clush:  gpu017: slurmstepd: error:     [gpu017:3] srun: error:     This holds before a
-    # launcher's words; before a program's own lines `PrefixLearner` learns such a text.
+    # pdsh, clush:  gpu017: slurmstepd: error:     [gpu017:3] srun: error:
+    # It counts only before a launcher's words; before other lines `PrefixLearner` learns it.
     (
         r"(?:[A-Za-z][A-Za-z-]*\d[\w.-]*: |\[[A-Za-z][\w.-]*:\d{1,9}\] )"
         r"(?=(?:slurmstepd|srun|sbatch|salloc|pyxis|docker|enroot)\S*: |\[ERROR\] )"
@@ -322,8 +322,8 @@ def _front_of(text: str) -> str:
 class PrefixLearner:
     """Learns the text before each line, as in `3@gpu020> completed step: 7`.
 
-    A text that precedes three lines of MaxText, apart from digits, is a prefix. None of its numbers
-    is taken for a rank.
+    A text that precedes three lines of MaxText is a prefix; its digits may differ. None of its
+    numbers is taken for a rank.
     """
 
     def __init__(self) -> None:

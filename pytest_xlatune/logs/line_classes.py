@@ -92,7 +92,7 @@ def _memstats(_: re.Match[str], line: LogLine, course: Course) -> bool:
 
 
 def _end(match: re.Match[str], _: LogLine, course: Course, *, code: int | None) -> bool:
-    """The end of the job, as launcher or scheduler print it; with None the line has the code."""
+    """The end of the job, as launcher or scheduler print it; `code` is None if the line has it."""
     exit_code = int(match[1]) if code is None else code
     course.start.exit_code = course.start.exit_code or exit_code
     return False
@@ -140,10 +140,10 @@ def _ignored(match: re.Match[str], line: LogLine, course: Course) -> bool:
         course.ignored_at[line.origin] = line.number
         return True
     first = course.ignored_at.get(line.origin, -_MOST_TRACEBACK_LINES)
-    is_of_it = line.number - first < _MOST_TRACEBACK_LINES
-    if is_of_it and match["raised"]:
+    is_of_traceback = line.number - first < _MOST_TRACEBACK_LINES
+    if is_of_traceback and match["raised"]:
         del course.ignored_at[line.origin]
-    return is_of_it
+    return is_of_traceback
 
 
 _VARIABLES = ("nccl_", "rccl_", "xla_", "jax_", "hsa_", "hip_", "ucx_", "nvte_", "libtpu_")

@@ -217,14 +217,14 @@ def step_pattern(text: str) -> StepPattern:
     if "step" not in groups or groups - {*GROUPS}:
         raise ConfigError(
             f"step pattern {text!r}: found the groups {', '.join(groups) or 'none'}; expected "
-            f"(?P<step>\\d+) and of the others any of {', '.join(GROUPS[1:])}"
+            f"(?P<step>\\d+), and besides it only {', '.join(GROUPS[1:])}"
         )
     word = _word_of(text)
     if not word:
         raise ConfigError(
             f"step pattern {text!r} has no fixed word by which step lines are found quickly; write "
             "out a word that each of them has, e.g. `iteration`: at least three of its letters "
-            "lie between f and z"
+            "must lie between f and z"
         )
     return StepPattern(words=(word,), pattern=text)
 

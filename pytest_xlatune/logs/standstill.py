@@ -87,7 +87,7 @@ class RankState(msgspec.Struct, frozen=True, kw_only=True):
 class Standstill(msgspec.Struct, frozen=True, kw_only=True):
     """Which ranks of a hanging job are behind."""
 
-    stands: tuple[RankState, ...]  # all ranks, in order
+    stands: tuple[RankState, ...]  # the states of all ranks, in order of rank
     behind: tuple[int, ...]  # the ranks for which the others wait; () if none stands out
     why: Message  # what they do, or that none stands out
     node: str = ""  # the node of all ranks in `behind`, if no other rank is on it; else ""
@@ -175,7 +175,7 @@ def _states(
             if process.ranks is not None and process.ranks <= _MOST_RANKS:
                 expected |= {*range(process.ranks)}
     # one payload may run many ranks, and the steps in its log belong to one of them
-    is_nested = any(process.rank != at.rank for pairs in seen.values() for at, process in pairs)
+    is_nested = any(process.rank != look.rank for pairs in seen.values() for look, process in pairs)
     nodes, steps = ({}, {}) if is_nested else (answered, steps)
     states = []
     for rank in sorted({*expected, *nodes, *seen}):

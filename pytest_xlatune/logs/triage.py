@@ -114,8 +114,8 @@ def _relevant_findings(report: LogReport) -> tuple[Finding, ...]:
 def _still_asking(findings: tuple[Finding, ...], state: State) -> tuple[Finding, ...]:
     """Return the findings of a job that was ended from outside: a limit, a person, a dead node.
 
-    What it printed from then on belongs to the end, and consequences of other trouble explain
-    nothing. Only a cause from before still calls for an action; for a cancelled job, only one that
+    What it printed after that belongs to the end, and consequences of other trouble explain
+    nothing. Only an earlier cause still calls for an action; for a cancelled job, only one that
     excludes the profile or stops the sweep.
     """
     ends = (finding.line for finding in findings if finding.cls in _ENDS and not finding.source)
@@ -147,7 +147,7 @@ def as_told(outcome: Outcome, report: LogReport, *, is_ours: bool) -> Outcome:
 def end_of(report: LogReport) -> Outcome:
     """Return the outcome of a job from its log alone; still running if the log lacks an end."""
     asking = [finding for finding in report.findings if finding.action is not Action.NONE]
-    # findings of an earlier start, and findings about an end, call for no action
+    # a finding about an end calls for no action, but says how the job ended
     ends = (finding for finding in report.findings if finding.cls in _ENDS)
     classes = {finding.cls for finding in (*asking, *ends)}
     for state, cls in CLASS_OF_STATE.items():

@@ -44,27 +44,16 @@ _FIGURE_COLUMNS = ("step_s", "delta", "ci95_low", "ci95_high", "mde80", "n")  # 
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """A JSON report that was read again, with the names of its sweep and study.
-
-    Attributes:
-        sweep: the name of the sweep.
-        study: the kind of the study, e.g. "tuning" or "nodes".
-        written: when the report was written, ISO 8601.
-        cell_digest: the digest of the cell, or of the first cell if there are several.
-        cell: the cell, with secrets hidden.
-        profiles: the profiles that were compared.
-        conclusion: the verdicts and their reference.
-        trials: the id and the result of each trial, in the order of the report.
-    """
+    """A JSON report that was read again, with the names of its sweep and study."""
 
     sweep: str
-    study: str
-    written: str
-    cell_digest: str
-    cell: Cell
-    profiles: tuple[Profile, ...]
-    conclusion: Conclusion
-    trials: tuple[tuple[str, TrialResult], ...]
+    study: str  # the kind of the study, e.g. "tuning" or "nodes"
+    written: str  # when the report was written, ISO 8601
+    cell_digest: str  # of the cell, or of the first cell if there are several
+    cell: Cell  # with secrets hidden
+    profiles: tuple[Profile, ...]  # those that were compared
+    conclusion: Conclusion  # the verdicts and their reference
+    trials: tuple[tuple[str, TrialResult], ...]  # id and result, in the order of the report
 
     @property
     def arms(self) -> tuple[Verdict, ...]:

@@ -19,11 +19,12 @@ from statistics import NormalDist
 import numpy as np
 from msgspec.structs import replace
 
+from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.channels import COLLECTIVES, PARTS
 from pytest_xlatune.model.failure import FailureClass
 from pytest_xlatune.model.message import verbatim
-from pytest_xlatune.model.profile import Profile, profile
+from pytest_xlatune.model.profile import Flag, Profile, profile
 from pytest_xlatune.model.result import (
     Action,
     Conclusion,
@@ -149,10 +150,15 @@ class World:
 
     def singles(self) -> tuple[Singles, ...]:
         """Return the rule that chooses what is measured, where evidence does."""
-        own = self.declared()
-        parts = itertools.cycle(PARTS)
-        aims: dict[str, tuple[str, ...]] = {each.id: (next(parts),) for each in own}
-        return (Singles(slots=self.slots, candidates=own, aims=aims),) if self.slots else ()
+        # a flag of the catalog says on which part of a step a candidate acts
+        flags = itertools.cycle(
+            next(each.name for each in load().entries if each.aims == (part,)) for part in PARTS
+        )
+        candidates = tuple(
+            replace(each, flags=(*each.flags, Flag(name=next(flags), value=each.id)))
+            for each in self.declared()
+        )
+        return (Singles(slots=self.slots, candidates=candidates),) if self.slots else ()
 
     def cell(self) -> Cell:
         """Return the cell they are measured on."""

@@ -268,7 +268,7 @@ class CatalogEntry(Record, frozen=True, kw_only=True):
             keys[self.name] = value
         elif not (self.is_flag or self.channel):
             env[self.name] = value
-        name = self.slug if len(self.values) == 1 else f"{self.slug}-{_slug(value)}"
+        name = self.slug if len(self.values) == 1 else f"{self.slug}-{slug_of(value)}"
         note = "; ".join(filter(None, (self.mechanism, self.constraints)))
         note += "; changes numerics: the rule on the loss decides" if self.changes_numerics else ""
         return Profile(id=name, flags=flags, env=env, overrides=keys, wave=self.wave, note=note)
@@ -430,7 +430,7 @@ def values() -> dict[str, Any]:
     return _data("values.toml")
 
 
-def _slug(value: str) -> str:
+def slug_of(value: str) -> str:
     """Write a value as part of an id: 1g for 1073741824, on for true."""
     if value in ("true", "false", ""):
         return {"true": "on", "false": "off", "": "none"}[value]

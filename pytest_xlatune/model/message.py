@@ -49,7 +49,6 @@ class MessageCode(StrEnum):
     DUNNETT = "dunnett"  # the comparison is Dunnett's
     SURVIVORS = "survivors"  # so many runs were lost that the rest may be a biased choice
     PGLE = "pgle"  # XLA scheduled without the profile for its scheduler
-    UNAIMED = "unaimed"  # no candidate acts on the largest part of a step
 
 
 class Values(dict[str, Value]):

@@ -35,7 +35,6 @@ BASELINE_ID = "baseline-deployed"
 NO_ENV_ID = "baseline-no-env"  # the profile that sets every deployed flag back to its default
 # the flag that names a file from which XLA's scheduler learns how long each operation takes
 PGLE = "xla_gpu_pgle_profile_file_or_directory_path"
-PGLE_ID = "pgle-profile"
 PGLE_SUFFIX = ".pbtxt"  # XLA reads a PGLE file with this ending as text, others as binary
 OPTIONS_FOLDER = "xla_options"  # the folder where XLA writes its options during a scored trial
 

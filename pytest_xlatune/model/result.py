@@ -543,7 +543,7 @@ class Needed(StrEnum):
 
 
 class RecipePart(Record, frozen=True, kw_only=True):
-    """Settings of a recipe, or settings that were left out of it, and their gain.
+    """Settings of a recipe, and their gain.
 
     Attributes:
         settings: names of flags (without dashes), variables and keys that were measured together.
@@ -552,7 +552,6 @@ class RecipePart(Record, frozen=True, kw_only=True):
             unknown.
         without: the arm that lacks only these settings and ran in the same blocks; "" if none did.
         n: the number of blocks in which both arms ran.
-        is_deployed: whether the recipe includes them; if not, they were left out of it.
     """
 
     settings: tuple[str, ...]
@@ -560,7 +559,6 @@ class RecipePart(Record, frozen=True, kw_only=True):
     gain: Real | None = None
     without: str = ""
     n: int = 0
-    is_deployed: bool = True
 
 
 class Recipe(Record, frozen=True, kw_only=True):
@@ -569,14 +567,12 @@ class Recipe(Record, frozen=True, kw_only=True):
     Attributes:
         arm: the confirmed arm that is recommended.
         largest: the confirmed arm with the largest estimate; `arm` is the same or a part of it.
-        parts: the settings of both arms, those of the recipe first.
-        ties: other confirmed arms, best first, that may be as fast as the recipe.
+        parts: the settings of `arm`.
     """
 
     arm: str
     largest: str
     parts: tuple[RecipePart, ...] = ()
-    ties: tuple[str, ...] = ()
 
 
 class TuningRecord(NoiseRecord, frozen=True, kw_only=True):

@@ -281,4 +281,4 @@ def _part_remark(part: RecipePart) -> str:
         against = "" if part.without == BASELINE_ID else f" against {part.without}"
         blocks = f", {counted(part.n, 'block')}" if part.n else ""
         remark += f" ({percent(part.gain)}{against}{blocks})"
-    return remark if part.is_deployed else f"left out: {remark}"
+    return remark

@@ -367,9 +367,7 @@ def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator
     if recipe.parts:
         yield Table(
             title=say("Recipe: {profile}", profile=literal(recipe.arm)),
-            columns=columns(
-                "~Settings", "~in the recipe", "~verdict", ">gain %", "~against", ">blocks"
-            ),
+            columns=columns("~Settings", "~verdict", ">gain %", "~against", ">blocks"),
             rows=tuple(_recipe_row(part, say) for part in recipe.parts),
         )
     if recipe.largest != recipe.arm:
@@ -383,11 +381,6 @@ def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator
             "The same blocks have no run without some of these settings: they are known to help "
             "together, and any of them may do nothing."
         )
-    if recipe.ties:
-        yield say.text(
-            "A tie: the recipe is not shown to be faster than {names}.",
-            names=literals(recipe.ties),
-        )
     yield say.text(
         "How often such a recipe has all settings that help, depending on the noise of a job: "
         "docs/explanation/how_sure.md."
@@ -397,7 +390,6 @@ def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator
 def _recipe_row(part: RecipePart, say: Translator) -> tuple[str, ...]:
     return (
         literals(part.settings),
-        say("yes") if part.is_deployed else say("no"),
         say.text_of(str(part.need)),
         points(part.gain),
         literal(part.without) or ABSENT,

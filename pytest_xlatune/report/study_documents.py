@@ -43,7 +43,6 @@ from pytest_xlatune.model.text import (
     points,
     rate,
     significant,
-    size,
 )
 from pytest_xlatune.model.trial import LaunchSpec
 from pytest_xlatune.report.document import (
@@ -202,8 +201,6 @@ def imported(subject: MeasuredCell) -> Document:
                 bullets(
                     "Noise of one job's score, between jobs (sigma): "
                     f"{fine_percent(conclusion.noise.sigma)}.",
-                    f"A single run shows a change of {size(conclusion.noise.mde80)} with 80 % "
-                    "power, in one comparison.",
                     *map(plainly, conclusion.notes),
                 ),
             ),

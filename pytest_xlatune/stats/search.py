@@ -37,7 +37,6 @@ def count_points(sizes: Sequence[int]) -> int:
 
 def ask(
     sizes: Sequence[int],
-    ordered: Sequence[bool],
     measured: Mapping[Point, float],
     *,
     excluded: Collection[Point] = (),
@@ -48,7 +47,6 @@ def ask(
 
     Args:
         sizes: how many values each setting has.
-        ordered: for each setting, whether its values have an order, so that neighbours are alike.
         measured: point -> its log ratio to the baseline; if it is empty, all points are drawn.
         excluded: other points that must not be returned.
         count: how many points the batch has at most.
@@ -61,21 +59,19 @@ def ask(
     for best in sorted(measured, key=lambda point: (-measured[point], point)):
         if len(neighbours) >= count / 2:
             break
-        neighbours.update(dict.fromkeys(point for point in free if _is_step(best, point, ordered)))
+        neighbours.update(dict.fromkeys(point for point in free if _is_step(best, point)))
     chosen = list(neighbours)[: (count + 1) // 2]
     drawn = [point for point in free if point not in chosen]
     return (*chosen, *drawn[: count - len(chosen)])
 
 
-def _is_step(one: Point, other: Point, ordered: Sequence[bool]) -> bool:
+def _is_step(one: Point, other: Point) -> bool:
     """Return whether two points differ in one setting by one step.
 
-    A step goes to a neighbour on the ladder, or to any value where the values have no order, or it
-    adds or removes the setting.
+    A step goes to a neighbour on the ladder, or it adds or removes the setting.
     """
     different = [at for at, place in enumerate(one) if place != other[at]]
     if len(different) != 1:
         return False
     (at,) = different
-    is_in_both = DEPLOYED not in (one[at], other[at])
-    return not (ordered[at] and is_in_both) or abs(one[at] - other[at]) == 1
+    return DEPLOYED in (one[at], other[at]) or abs(one[at] - other[at]) == 1

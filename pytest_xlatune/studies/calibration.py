@@ -84,15 +84,15 @@ class CalibrationStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
     def concluded(self, past: Past, planned: Sequence[Trial], due: Sequence[Trial]) -> Conclusion:
         """Return the baseline's line, the job noise, and what budgets could detect with it."""
         del planned
-        noise = noise_of(scored(past))
-        notes = [outlook(noise.sigma_job)] if noise else []
+        noise = noise_of(_scored(past))
+        notes = [outlook(noise.sigma_job) if noise else None, past.window.note]
         return Conclusion(
             verdicts=(),
             reference=reference(past),
             record=NoiseRecord(sigma=noise.sigma_job if noise else None),
             complete=not due,
             first_step=past.window.moved_to,
-            notes=(*notes, *filter(None, [past.window.note])),
+            notes=tuple(filter(None, notes)),
         )
 
 
@@ -104,33 +104,17 @@ def jobs_of(study: Study, history: History) -> list[TrialResult]:
     """
     if not isinstance(study, CalibrationStudy):
         raise TypeError(f"{study.name} is no calibration")
-    return scored(study.past(history))
+    return _scored(study.past(history))
 
 
-def scored(past: Past) -> list[TrialResult]:
-    """Return the jobs that have a score, in the order in which they ran."""
+def _scored(past: Past) -> list[TrialResult]:
     jobs = [result for result in past.screen.values() if usable(result) is not None]
-    are_known = all(job.start_s is not None for job in jobs)
-    return sorted(
-        jobs, key=lambda job: ((job.start_s or 0.0) if are_known else 0.0, job.trial.position)
-    )
+    return sorted(jobs, key=lambda job: (job.start_s or 0.0, job.trial.position))
 
 
 def noise_of(jobs: History) -> Noise | None:
-    """Estimate the noise of jobs in the order in which they ran; None if there are too few."""
-    scores, places = [], []
-    for job in jobs:
-        if (score := usable(job)) is not None:
-            scores.append(score)
-            places.append((job.trial.cell_digest, allocation_of(job)))
-    return estimate_noise(scores, places)
-
-
-def least_jobs(jobs: History) -> int:
-    """Return how many jobs need a score to estimate the noise.
-
-    Each further slot or allocation takes one job more.
-    """
-    slots = {job.trial.cell_digest for job in jobs}
-    allocations = {allocation_of(job) for job in jobs}
-    return max(MIN_SCORES, len(slots) + len(allocations) + 1)
+    """Estimate the noise of scored jobs in the order in which they ran; None if there are few."""
+    return estimate_noise(
+        [score for job in jobs if (score := usable(job)) is not None],
+        [(job.trial.cell_digest, allocation_of(job)) for job in jobs],
+    )

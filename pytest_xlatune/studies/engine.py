@@ -170,7 +170,7 @@ def decide(plan: TuningPlan, history: History, slots: Slots | None = None) -> Sw
     arms, past = screened.arms, screened.past
     has_slot = slots is None or bool(slots.alive)
     to_screen = past.not_over(arms.to_screen) if has_slot else ()
-    is_over = not (to_screen or arms.open_waves)
+    is_over = not (to_screen or arms.open_rules)
     layout = lay_out(screened) if is_over else plan.layout
     again: tuple[Trial, ...] = ()
     if has_slot and is_over:

@@ -9,15 +9,15 @@ baseline that ran once may be slow by chance.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from statistics import fmean
 
 from msgspec.structs import replace
 
 from pytest_xlatune.model.cell import Cell
-from pytest_xlatune.model.message import Message, say
+from pytest_xlatune.model.message import say
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Effective, Profile
 from pytest_xlatune.model.result import (
     Conclusion,
@@ -34,8 +34,6 @@ from pytest_xlatune.studies.trials import usable
 from pytest_xlatune.studies.verdicts import OneCell, deployed, job_ids_of, with_figures
 
 KIND = "imported"
-# the first part of the key of a profile whose settings the table does not name
-_UNKNOWN = "the settings of"
 
 
 class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
@@ -61,7 +59,7 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
         """Return the order of the profiles relative to the control group; nothing is run."""
         runs = [result for result in history if result.trial.study == KIND]
         arms = tuple(deployed(self.cell, profile) for profile in (BASELINE, *self.profiles))
-        return Decision(due=(), arms=arms, concluded=lambda: _conclusion(self, runs))
+        return Decision(due=(), arms=arms, concluded=lambda: self._concluded(runs))
 
     def outlook(self, history: History) -> Outlook:
         """Return an outlook without trials."""
@@ -69,155 +67,72 @@ class ImportedStudy(OneCell, frozen=True, kw_only=True, dict=True):
         return Outlook.of((), lines=(say("nothing is run: the jobs of the table are over"),))
 
     @cached_property
-    def settings(self) -> Mapping[str, tuple[str, str]]:
-        """Profile id -> a key that is equal for equal effective settings."""
+    def groups(self) -> Mapping[str, Hashable]:
+        """Profile id -> its group of equal settings; that of the baseline is the control group."""
         effective = Effective(self.cell.deployed)
-        return {
-            profile.id: (_UNKNOWN, profile.id)
-            if profile.id in self.without_settings
-            else effective.key(profile)
-            for profile in (BASELINE, *self.profiles)
-        }
+        control = effective.key(BASELINE)
+        groups: dict[str, Hashable] = {BASELINE_ID: control}
+        for profile in self.profiles:
+            # a profile of which the table names no setting is no repeat of the baseline
+            group = profile.id if profile.is_baseline else effective.key(profile)
+            groups[profile.id] = control if profile.id in self.no_ops else group
+        return groups
 
-    @cached_property
-    def without_settings(self) -> frozenset[str]:
-        """The profiles of which the table names no setting."""
-        return frozenset(
-            profile.id
-            for profile in self.profiles
-            if not (profile.flags or profile.env or profile.overrides)
+    def _concluded(self, runs: Sequence[TrialResult]) -> Conclusion:
+        """Return the order of the profiles, and the noise between runs of equal settings."""
+        scores: dict[Hashable, list[float]] = defaultdict(list)
+        for result in runs:
+            if (score := usable(result)) is not None:
+                scores[self.groups[result.trial.arm]].append(score.value)
+        control = scores[self.groups[BASELINE_ID]]
+        df = sum(len(group) - 1 for group in scores.values() if group)
+        squares = [(value - fmean(group)) ** 2 for group in scores.values() for value in group]
+        sigma = math.sqrt(math.fsum(squares) / df) if df else None
+
+        def verdict(name: str) -> Verdict:
+            """Return the SCREENED verdict on a profile: its change against the control group."""
+            trials = [result for result in runs if result.trial.arm == name]
+            values = [score.value for result in trials if (score := usable(result)) is not None]
+            if not values:
+                return Verdict(
+                    arm=name,
+                    kind=VerdictKind.INVALID,
+                    can_run=all(result.status is not TrialStatus.DROPPED for result in trials),
+                    reasons=tuple(dict.fromkeys(run.reason for run in trials if run.reason)),
+                    job_ids=job_ids_of(trials),
+                )
+            line = with_figures(Verdict(arm=name, kind=VerdictKind.SCREENED), trials)
+            if not control:
+                return line
+            change = fmean(values) - fmean(control)
+            if self.groups[name] == self.groups[BASELINE_ID]:
+                why = say("does what the baseline does: part of the control group")
+            elif sigma is None:
+                why = say("nothing in the table was run twice: its noise is not known")
+            else:
+                # the largest change without an effect, over all profiles, in 95 of 100 tables
+                error = sigma * math.sqrt(1 / len(values) + 1 / len(control))
+                most = t_quantile(1 - 0.025 / len(self.profiles), df) * error
+                text = "inside the noise of all comparisons ({most:size})"
+                if abs(change) > most:
+                    text = "outside the noise of all comparisons ({most:size}): worth a sweep"
+                why = say(text, most=relative(most))
+            return replace(line, delta=relative(change), reasons=(why,))
+
+        return Conclusion(
+            # the largest change first, profiles without one last
+            verdicts=tuple(
+                sorted(
+                    (verdict(profile.id) for profile in self.profiles),
+                    key=lambda verdict: (verdict.delta is None, -(verdict.delta or 0.0)),
+                )
+            ),
+            reference=verdict(BASELINE_ID),
+            record=NoiseRecord(sigma=sigma),
+            complete=True,
+            notes=(
+                say(
+                    "imported: the order of the jobs was not randomised; single runs rank, no more"
+                ),
+            ),
         )
-
-    @cached_property
-    def controls(self) -> tuple[str, ...]:
-        """The baseline, profiles with the same settings, and those known to do nothing."""
-        same = self.settings[BASELINE_ID]
-        return tuple(
-            name
-            for name, settings in self.settings.items()
-            if settings == same or name in self.no_ops
-        )
-
-
-def _conclusion(study: ImportedStudy, runs: Sequence[TrialResult]) -> Conclusion:
-    """Return the order of the profiles relative to the control group, and what noise allows."""
-    scores: dict[str, list[float]] = {}
-    for result in runs:
-        if (score := usable(result)) is not None:
-            scores.setdefault(result.trial.arm, []).append(score.value)
-    control = [value for name in study.controls for value in scores.get(name, [])]
-    noise = _noise(study, scores)
-
-    def verdict(name: str) -> Verdict:
-        """Return the SCREENED verdict on a profile: its change against the control group."""
-        trials = [result for result in runs if result.trial.arm == name]
-        if name not in scores:
-            return Verdict(
-                arm=name,
-                kind=VerdictKind.INVALID,
-                can_run=all(result.status is not TrialStatus.DROPPED for result in trials),
-                reasons=tuple(dict.fromkeys(result.reason for result in trials if result.reason)),
-                job_ids=job_ids_of(trials),
-            )
-        line = with_figures(Verdict(arm=name, kind=VerdictKind.SCREENED), trials)
-        if not control:
-            return line
-        difference = fmean(scores[name]) - fmean(control)
-        if name in study.controls:
-            why = say("does what the baseline does: part of the control group")
-        elif noise is None:
-            why = say("nothing in the table was run twice: its noise is not known")
-        else:
-            why = noise.explain(
-                abs(difference), len(scores[name]), len(control), profiles=len(study.profiles)
-            )
-        return replace(line, delta=relative(difference), reasons=(why,))
-
-    return Conclusion(
-        verdicts=tuple(sorted((verdict(profile.id) for profile in study.profiles), key=_place)),
-        reference=verdict(BASELINE_ID),
-        record=NoiseRecord(
-            sigma=noise.sigma if noise else None,
-            mde80=noise.mde80(len(control)) if noise and control else None,
-        ),
-        complete=True,
-        notes=tuple(_notes(study, noise)),
-    )
-
-
-def _notes(study: ImportedStudy, noise: _Noise | None) -> Iterator[Message]:
-    """Yield what a reader of the table should know."""
-    yield say("imported: the order of the jobs was not randomised; single runs rank, no more")
-    if noise is not None:
-        yield say(
-            "noise from runs of equal settings: {sigma:.2%} between jobs, {df:+degree} of freedom",
-            sigma=noise.sigma,
-            df=noise.df,
-        )
-    unknown = sorted(study.without_settings - {*study.controls})
-    if unknown:
-        yield say(
-            "the table does not name the settings of {profiles}: each is a profile of "
-            "its own; name the ones that do nothing with --no-op",
-            profiles=unknown,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Noise:
-    """Standard deviation of a score between jobs, and its degrees of freedom."""
-
-    sigma: float
-    df: int
-
-    def explain(self, difference: float, runs: int, control: int, *, profiles: int) -> Message:
-        """Return whether noise explains a difference, in one comparison or in all of them.
-
-        Args:
-            difference: the absolute difference of two means of log scores.
-            runs: number of runs of the profile.
-            control: number of runs of the control group.
-            profiles: number of profiles, each of which is compared.
-        """
-
-        def largest_by_noise(comparisons: int) -> float:
-            """Return the largest difference of equal settings in 95 of 100 tables."""
-            error = self.sigma * math.sqrt(1 / runs + 1 / control)
-            return t_quantile(1 - 0.025 / comparisons, self.df) * error
-
-        in_one, in_all = largest_by_noise(1), largest_by_noise(profiles)
-        if difference <= in_one:
-            text = "inside the noise: two equal settings differ by up to {one:size}"
-            return say(text, one=relative(in_one))
-        if difference <= in_all:
-            return say(
-                "outside the noise of one comparison ({one:size}), inside that of all "
-                "{profiles} ({every:size})",
-                one=relative(in_one),
-                every=relative(in_all),
-                profiles=profiles,
-            )
-        text = "outside the noise of all comparisons ({every:size}): worth a sweep"
-        return say(text, every=relative(in_all))
-
-    def mde80(self, control: int) -> float:
-        """Return the change that a single run shows with 80 % power, in one comparison."""
-        t = t_quantile(0.975, self.df) + t_quantile(0.8, self.df)
-        return relative(t * self.sigma * math.sqrt(1 + 1 / control))
-
-
-def _noise(study: ImportedStudy, scores: Mapping[str, Sequence[float]]) -> _Noise | None:
-    """Return the noise between runs of equal settings; None if no group has two runs."""
-    groups: dict[tuple[str, str], list[float]] = {}
-    for name, run_scores in scores.items():
-        key = ("control", "") if name in study.controls else study.settings[name]
-        groups.setdefault(key, []).extend(run_scores)
-    repeated = [group for group in groups.values() if len(group) > 1]
-    df = sum(len(group) - 1 for group in repeated)
-    squares = sum((value - fmean(group)) ** 2 for group in repeated for value in group)
-    return _Noise(sigma=math.sqrt(squares / df), df=df) if df else None
-
-
-def _place(verdict: Verdict) -> tuple[int, float]:
-    """Return a sort key: the largest change first, profiles without one last."""
-    return (1, 0.0) if verdict.delta is None else (0, -verdict.delta)

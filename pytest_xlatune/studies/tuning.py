@@ -173,7 +173,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
         over = sum(result.status.is_final and result.rotation is None for result in results)
         jobs = _jobs_left(sweep, known, over)
         rotations_left = 0
-        if turned or (plan.rotates and arms.open_waves and due):
+        if turned or (plan.rotates and arms.open_rules and due):
             pace = None if so_far.look is None else pace_of([so_far.look])
             most = plan.rotations - RANKINGS + plan.turns_by(pace).rankings
             rotations_left = max(most - sum(e.status.is_final for e in so_far.trials), 1)
@@ -226,7 +226,8 @@ def _jobs_left(sweep: SweepDecision, known: Sequence[Trial], over: int) -> int:
         return jobs + sum(widths) + len(widths) * blocks.design.baselines
     if plan.confirm and isinstance(layout, Plan) and not sweep.screened.past.confirm:
         return max(layout.jobs - plan.rotations - over, jobs)
-    return jobs if plan.rotates else jobs + sweep.arms.unfilled
+    unnamed = 0 if plan.rotates else sum(rule.slots for rule in sweep.arms.open_rules)
+    return jobs + unnamed
 
 
 def _rotation_work(plan: TuningPlan, due: Sequence[Trial], count: int) -> JobWork:
@@ -297,7 +298,12 @@ def _trial_lines(plan: TuningPlan, *, screened: int) -> Iterator[Message]:
     """
     layout, sigma = plan.layout, plan.sigma_prior
     slots = (
-        say("{wave}: {slots:+slot} for {fills}", wave=rule.wave, slots=rule.slots, fills=rule.fills)
+        say(
+            "{wave}: {slots:+slot} for {kind}",
+            wave=rule.wave,
+            slots=rule.slots,
+            kind=type(rule).__name__,
+        )
         for rule in plan.rules
     )
     more = say(", and those of derived waves") if plan.rules else None

@@ -56,7 +56,6 @@ from pytest_xlatune.studies.derived import (
     Singles,
     Slot,
     Stacks,
-    rules_of_kind,
     slots_of,
 )
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
@@ -186,12 +185,12 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @property
     def singles(self) -> tuple[Singles, ...]:
         """The rules whose slots an evidence run of the baseline, or the declared order, fills."""
-        return rules_of_kind(Singles, self.derived)
+        return tuple(rule for rule in self.derived if isinstance(rule, Singles))
 
     @property
     def searches(self) -> tuple[Search, ...]:
         """The rules whose values are searched in rotations."""
-        return rules_of_kind(Search, self.derived)
+        return tuple(rule for rule in self.derived if isinstance(rule, Search))
 
     @cached_property
     def places(self) -> Mapping[Rule, tuple[Slot, ...]]:
@@ -202,11 +201,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     def evidence_trial(self) -> Trial:
         """The evidence run of the deployed cell."""
         return EvidenceStudy(cell=self.cell, profile=BASELINE).trial
-
-    @cached_property
-    def objections(self) -> dict[tuple[str, ...] | None, dict[str, Message | None]]:
-        """Cached objections of the catalog: collectives -> profile -> objection, None if none."""
-        return {}
 
     @cached_property
     def effective(self) -> Effective:
@@ -278,7 +272,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             if isinstance(rule, Search):
                 turning_rules[rule] = rule.rounds
             elif isinstance(rule, Singles):
-                if all(map(self.can_turn, rule.all_candidates)):
+                if all(map(self.can_turn, rule.candidates)):
                     turning_rules[rule] = RANKINGS
             elif len(self._turning) == len(self.profiles):
                 turning_rules[rule] = 1
@@ -304,7 +298,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _known_ids(self) -> frozenset[str]:
         """The ids of the profiles that are known before anything is measured."""
-        candidates = (profile for rule in self.singles for profile in rule.all_candidates)
+        candidates = (profile for rule in self.singles for profile in rule.candidates)
         return frozenset(profile.id for profile in (*self.profiles, *candidates))
 
     @property

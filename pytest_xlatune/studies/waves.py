@@ -13,34 +13,31 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from msgspec.structs import replace
 
 from pytest_xlatune.catalog.rules import why_not
 from pytest_xlatune.model.message import Message, say, verbatim
-from pytest_xlatune.model.profile import BASELINE, Profile
+from pytest_xlatune.model.profile import BASELINE, NO_ENV_ID, Profile
 from pytest_xlatune.model.result import EvidenceResult, TrialResult, TrialStatus
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.search import Point
+from pytest_xlatune.stats.search import ask
 from pytest_xlatune.studies import History
 from pytest_xlatune.studies.derived import (
     Leader,
-    LeaderRule,
     Rule,
     Search,
     Singles,
-    choice_notes,
+    made_of,
     order_candidates,
-    refusal_notes,
 )
 from pytest_xlatune.studies.screen import screen
 from pytest_xlatune.studies.slots import Slots
 from pytest_xlatune.studies.trials import (
-    AGAIN,
     LOOK_STAGE,
+    Past,
     Segment,
     is_ours,
     pace_of,
@@ -50,21 +47,9 @@ from pytest_xlatune.studies.tuning_plan import TuningPlan
 from pytest_xlatune.studies.verdicts import arm_veto
 
 LEAD = 1.0  # a profile leads if it is more than so many standard errors above the baseline
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilledWave:
-    """The profiles of a derived wave after a history.
-
-    Attributes:
-        profiles: the profiles that the rule adds, in the order of the slots.
-        is_open: whether more profiles may be added.
-        messages: how the slots were filled, and which candidates got none.
-    """
-
-    profiles: tuple[Profile, ...]
-    is_open: bool = False
-    messages: tuple[Message, ...] = ()
+# id -> profile that keeps its slot, and the profiles that may get one, the most promising first;
+# these are None while trials are missing that show them
+Offer = tuple[dict[str, Profile], Iterable[Profile] | None]
 
 
 class Waves:
@@ -72,90 +57,61 @@ class Waves:
 
     Attributes:
         plan: the plan of the sweep.
-        history: the history so far.
         profiles: id -> profile: the declared in declared order, then the derived by slot.
         slots: name of a filled slot -> its profile.
         candidates: ids of the profiles that this run measures.
         repeats: id of a profile -> id of an earlier one with the same effective settings.
         queues: the queue of each wave, in the order in which the waves run.
-        open_waves: the selected waves whose slots cannot all be filled yet, in order.
-        begun_waves: the open waves whose present profiles run before more are added.
-        unfilled: the number of empty slots in open waves.
-        evidence: the evidence run that waves wait for; None if no wave waits.
+        open_rules: the rules whose slots cannot all be filled yet, as far as this run needs them.
         messages: how slots were filled, and which candidates got none and why.
     """
 
     def __init__(self, plan: TuningPlan, history: History, node_slots: Slots | None) -> None:
         self.plan = plan
-        self.history = history
+        self._history = history
+        self.profiles = {profile.id: profile for profile in plan.profiles}
         self.slots: dict[str, Profile] = {}
-        self.open_waves: list[str] = []
-        self.begun_waves: set[str] = set()
-        self.unfilled = 0
-        self.evidence: Trial | None = None
         self.messages: list[Message] = []
-        self._all = list(plan.profiles)  # the profiles that are known so far
-        not_filled: list[str] = []  # the waves that are open, selected or not
+        self._evidence = evidence_of(history, plan.cell.digest)
+        self._not_filled: list[Rule] = []  # the rules that may add more profiles
         for rule in plan.rules:
-            is_waiting = any(wave_order(wave) < wave_order(rule.wave) for wave in not_filled)
-            filled = self._fill(rule, is_waiting=is_waiting)
-            filled_slots = zip(plan.places[rule], filled.profiles, strict=False)
-            self.slots |= {slot.name: profile for slot, profile in filled_slots}
-            self._all += filled.profiles
-            self.messages += filled.messages
-            if filled.is_open:
-                not_filled.append(rule.wave)
-            if filled.is_open and self._is_rule_selected(rule):
-                self.open_waves.append(rule.wave)
-                self.unfilled += rule.slots
-                # the candidates of a round run before the next ones are chosen
-                if isinstance(rule, Search):
-                    self.begun_waves.add(rule.wave)
-                    self.unfilled -= len(filled.profiles)
-                # an evidence run must first show what fills the slots
-                if isinstance(rule, Singles):
-                    self.evidence = plan.evidence_trial
-        self.profiles = {profile.id: profile for profile in self._all}
+            profiles, is_open = self._fill(rule)
+            names = (slot.name for slot in plan.places[rule])
+            self.slots |= dict(zip(names, profiles, strict=False))
+            self.profiles |= {profile.id: profile for profile in profiles}
+            if is_open:
+                self._not_filled.append(rule)
+        self.open_rules = [rule for rule in self._not_filled if self._is_needed(rule)]
         self.candidates = self._candidates()
-        has_rules = bool(plan.rules)
-        self.repeats = plan.effective.repeats(self._all) if has_rules else plan.declared_aliases
-        queues = plan.queues(self._all) if has_rules else plan.declared_queues
-        self.queues = tuple(map(self._with_needed_rankings, queues))
+        self.repeats = plan.effective.repeats(self.profiles.values())
+        self.queues = tuple(self._queues(tuple(self.profiles.values())))
         if node_slots is not None:
             self.queues = node_slots.deal(self.queues, at_most=plan.screen_slots)
 
-    @cached_property
-    def _settled(self) -> frozenset[str]:
-        """The profiles that no further rotation ranks: jobs measured them, or they were dropped."""
-        return frozenset(
-            result.trial.arm
-            for result in self.history
-            if result.trial.is_screened
-            and result.status.is_final
-            and (result.rotation is None or result.status is TrialStatus.DROPPED)
+    def _is_needed(self, rule: Rule) -> bool:
+        """Return whether a slot of the rule is selected, or of a later rule that reads its wave."""
+        return self.plan.selected is None or any(
+            slot.name in self.plan.selected
+            for other, slots in self.plan.places.items()
+            if other is rule or (other.origin and wave_order(other.wave) > wave_order(rule.wave))
+            for slot in slots
         )
 
-    def _with_needed_rankings(self, queue: Segment) -> Segment:
-        """Return a queue without second rankings that are not needed or take too long."""
-        if not self.plan.rotates:
-            return queue
-        first_rotations = [result for result in self.history if result.trial.stage == LOOK_STAGE]
-        if self.plan.turns_by(pace_of(first_rotations)).rankings == 1:
-            ranked_once = {trial.arm for trial in queue.trials}
-        else:
-            ranked_once = set(self._settled)
-        needed = (
-            trial
-            for trial in queue.trials
-            # a profile's trial at position 0 is its first ranking, that at 1 the second
-            if trial.is_baseline or trial.position == 0 or trial.arm not in ranked_once
-        )
-        return dataclasses.replace(queue, trials=tuple(needed))
+    def _candidates(self) -> frozenset[str]:
+        """Return the ids that this run measures, with the waves that selected slots need."""
+        selected = self.plan.selected
+        if selected is None:
+            return frozenset(self.profiles)
+        chosen = self.profiles.keys() & selected
+        chosen |= {profile.id for name, profile in self.slots.items() if name in selected}
+        for rule in self.plan.rules:
+            if rule.origin and self._is_needed(rule):
+                chosen |= {profile.id for profile in self._earlier_profiles(rule)}
+        return frozenset(chosen)
 
-    @cached_property
-    def read_evidence(self) -> EvidenceResult | None:
-        """The evidence of the baseline; None before a run was read."""
-        return evidence_of(self.history, self.plan.evidence_trial)
+    def _earlier_profiles(self, rule: Rule) -> list[Profile]:
+        order = wave_order(rule.wave)
+        return [profile for profile in self.profiles.values() if wave_order(profile.wave) < order]
 
     @cached_property
     def queued(self) -> tuple[Trial, ...]:
@@ -166,336 +122,235 @@ class Waves:
     def plannable(self) -> tuple[Segment, ...]:
         """The queues that can be planned now: those before the first open wave.
 
-        The queue of that wave is included if some of its profiles run before more are added.
+        The queue of an open search is included.
         """
+        open_waves = {rule.wave for rule in self.open_rules}
+        searched = {rule.wave for rule in self.open_rules if isinstance(rule, Search)}
         for at, segment in enumerate(self.queues):
-            if segment.wave in self.begun_waves:
-                return self.queues[: at + 1]
-            if segment.wave in self.open_waves:
-                return self.queues[:at]
+            if segment.wave in open_waves:
+                return self.queues[: at + (segment.wave in searched)]
         return self.queues
 
     @property
-    def selected(self) -> tuple[Segment, ...]:
-        """The queues of the selected waves that can be planned now.
-
-        If there is none, this is () while a selected wave is open, and otherwise the first queue,
-        for its baselines.
-        """
-        segments = tuple(
-            segment
-            for segment in self.plannable
-            if any(trial.arm in self.candidates for trial in segment.trials)
-        )
-        if segments or self.open_waves:
-            return segments
-        return self.queues[:1]
-
-    @property
     def to_screen(self) -> tuple[Trial, ...]:
-        """The trials of the selected waves, then the evidence run if waves wait for it."""
-        trials = [
-            trial for queue in self.selected for trial in queue.trials if self.is_selected(trial)
+        """The trials of the selected waves, then the evidence run if waves wait for it.
+
+        If no profile is selected, they are the baselines of the first queue.
+        """
+        queues = [
+            queue
+            for queue in self.plannable
+            if any(trial.arm in self.candidates for trial in queue.trials)
         ]
-        if self.evidence is not None:
-            trials.append(self.evidence)
+        if not queues and not self.open_rules:
+            queues = [*self.queues[:1]]
+        trials = [trial for queue in queues for trial in queue.trials if self.is_selected(trial)]
+        if any(isinstance(rule, Singles) for rule in self.open_rules):
+            trials.append(self.plan.evidence_trial)
         return tuple(trials)
 
     def is_selected(self, trial: Trial) -> bool:
         """Return whether this run measures a trial of a selected wave."""
         return trial.is_baseline or trial.arm in self.candidates
 
-    def _is_rule_selected(self, rule: Rule) -> bool:
-        """Return whether a slot of the rule, or of a later wave, is selected.
+    def _queues(
+        self, profiles: Sequence[Profile], *, before: str = "", until: str = ""
+    ) -> Iterator[Segment]:
+        """Yield the queues of waves, without second rankings that are not needed."""
+        for queue in self.plan.queues(profiles, before=before, until=until):
+            needed = (
+                trial
+                for trial in queue.trials
+                # a profile's trial at position 0 is its first ranking, that at 1 the second
+                if trial.is_baseline or trial.position == 0 or trial.arm not in self._settled
+            )
+            is_ranked = self.plan.rotates
+            yield dataclasses.replace(queue, trials=tuple(needed)) if is_ranked else queue
 
-        A later wave counts because it depends on the rule.
+    @cached_property
+    def _settled(self) -> frozenset[str]:
+        """The profiles that no further rotation ranks.
+
+        Jobs measured them, or they were dropped, or a second rotation would take too long.
         """
-        if self.plan.selected is None:
-            return True
-        return any(
-            slot.name in self.plan.selected
-            for other, slots in self.plan.places.items()
-            if other is rule or wave_order(other.wave) > wave_order(rule.wave)
-            for slot in slots
+        looks = [result for result in self._history if result.trial.stage == LOOK_STAGE]
+        is_once = self.plan.turns_by(pace_of(looks)).rankings == 1
+        return frozenset(
+            result.trial.arm
+            for result in self._history
+            if result.trial.is_screened
+            and result.status.is_final
+            and (is_once or result.rotation is None or result.status is TrialStatus.DROPPED)
         )
 
-    def _candidates(self) -> frozenset[str]:
-        """Return the ids that this run measures, with the waves that selected slots need."""
-        selected, profiles, places = self.plan.selected, self._all, self.plan.places
-        if selected is None:
-            return frozenset(profile.id for profile in profiles)
-        chosen = {profile.id for profile in profiles if profile.id in selected}
-        chosen |= {profile.id for name, profile in self.slots.items() if name in selected}
-        for rule in self.plan.rules:
-            is_selected = any(slot.name in selected for slot in places[rule])
-            if isinstance(rule, LeaderRule) and is_selected:
-                chosen |= {profile.id for profile in self._earlier_profiles(rule)}
-        return frozenset(chosen)
-
-    def _earlier_profiles(self, rule: Rule) -> list[Profile]:
-        return [
-            profile for profile in self._all if wave_order(profile.wave) < wave_order(rule.wave)
-        ]
-
-    def _fill(self, rule: Rule, *, is_waiting: bool) -> FilledWave:
-        """Return the profiles of a rule's slots; `is_waiting` while an earlier wave is open."""
-        planned = self._planned(rule)
-        match rule:
-            case Singles():
-                return self._fill_singles(rule, planned)
-            case Search():
-                return self._fill_search(rule, planned)
-            case LeaderRule():
-                return self._fill_from_leaders(rule, planned, is_waiting=is_waiting)
-            case _:
-                raise TypeError(rule.kind)
-
-    def _fill_slots(
-        self,
-        order: Iterable[Profile],
-        with_trials: Mapping[str, Profile],
-        *,
-        slots: int,
-        are_named: bool = False,
-    ) -> tuple[dict[str, Profile], dict[str, Message]]:
-        """Give slots to profiles in order; return id -> profile, and id -> why it got no slot.
-
-        Args:
-            order: the most promising first.
-            with_trials: id -> profile that has trials, and so keeps its slot.
-            slots: how many slots there are, including those of `with_trials`.
-            are_named: whether people named the profiles, so that each without a slot is reported.
-        """
-        settings_of, objection_to = self.plan.effective.key, self._objection_function()
-        ids = {profile.id for profile in self._all}
-        known = {
-            settings_of(profile): profile.id
-            for profile in (BASELINE, *self._all, *with_trials.values())
+    def _fill(self, rule: Rule) -> tuple[tuple[Profile, ...], bool]:
+        """Return the profiles of a rule in the order of its slots, and whether more may follow."""
+        planned = {
+            result.trial.arm: result
+            for result in self._history
+            if result.trial.stage == rule.wave
+            and not result.trial.is_baseline
+            # a profile of the sweep file, or of an earlier rule, is not of this rule
+            and result.trial.arm not in self.profiles
+            and is_ours(result.trial, protocols=self.plan.orders.protocols)
         }
-        filled: dict[str, Profile] = {}
-        refused: dict[str, Message] = {}
-        free = slots - len(with_trials)
+        slots, is_named = rule.slots, isinstance(rule, Singles)
+        if isinstance(rule, Singles):
+            kept, order = self._offer_of_singles(rule, planned)
+        elif isinstance(rule, Search):
+            kept, order = self._offer_of_search(rule, planned)
+            slots = min(slots, len(kept) + rule.round_size)
+        else:
+            kept, order = self._offer_of_leaders(rule, planned)
+        if order is None:
+            return tuple(kept.values()), len(kept) < rule.slots
+        filled, refused = dict[str, Profile](), dict[str, Message]()
+        settings_of = self.plan.effective.key
+        known = (BASELINE, *self.profiles.values(), *kept.values())
+        owners = {settings_of(profile): profile.id for profile in known}
         for profile in order:
-            if len(filled) == slots and not are_named:
+            if len(filled) == slots and not is_named:
                 break
-            if profile.id in with_trials:
-                filled[profile.id] = with_trials[profile.id]
+            if profile.id in kept:
+                filled[profile.id] = kept[profile.id]
                 continue
-            why: Message | None = None
-            if profile.id in ids:
-                why = say("the sweep declares it itself")
-            elif settings_of(profile) in known:
-                why = say("the same settings as {profile}", profile=known[settings_of(profile)])
+            owner = profile.id if profile.id in self.profiles else owners.get(settings_of(profile))
+            is_full = len(filled.keys() | kept.keys()) == slots
             # Of profiles that nobody named, a repeat or one too many is skipped without a message.
-            if (why is not None or free < 1) and not are_named:
+            if (owner or is_full) and not is_named:
                 continue
-            if why := why or objection_to(profile):
+            if why := self._objection(profile, owner):
                 refused[profile.id] = why
-            elif free > 0:
-                free -= 1
+            elif not is_full:
                 filled[profile.id] = profile
-                known[settings_of(profile)] = profile.id
-        return filled, refused
-
-    def _fill_from_leaders(
-        self, rule: LeaderRule, planned: Mapping[str, TrialResult], *, is_waiting: bool
-    ) -> FilledWave:
-        pool = self._earlier_profiles(rule)
-        profiles = {name: result.trial.profile for name, result in planned.items()}
-        with_trials = {profile.id: profile for profile in rule.find_planned(profiles, pool=pool)}
-        leaders = None if is_waiting else self._leaders(rule, pool)
-        if leaders is None:
-            is_open = len(with_trials) < rule.slots
-            return FilledWave(profiles=tuple(with_trials.values()), is_open=is_open)
-        order = rule.make(rule.eligible(leaders, pool=pool), pool=pool)
-        filled, refused = self._fill_slots(order, with_trials, slots=rule.slots)
+                owners[settings_of(profile)] = profile.id
+        named = [each.id for each in order] if is_named else []
+        if cut := [name for name in named if name not in filled | refused]:
+            text = "{wave}: cut at {slots:+slot}: {names}"
+            self.messages.append(say(text, wave=rule.wave, slots=slots, names=cut))
+        if refused:
+            names = [say("{name} ({why})", name=name, why=why) for name, why in refused.items()]
+            text = "{wave}: left out: {names:; }"
+            self.messages.append(say(text, wave=rule.wave, names=names))
         # a measured profile that no longer follows from the leaders comes last
-        others = {name: profile for name, profile in with_trials.items() if name not in filled}
-        ordered = filled | others
-        return FilledWave(
-            profiles=tuple(ordered.values()), messages=refusal_notes(rule.wave, refused)
-        )
+        profiles = tuple((filled | kept).values())
+        return profiles, isinstance(rule, Search) and len(profiles) == slots < rule.slots
 
-    def _fill_singles(self, rule: Singles, planned: Mapping[str, TrialResult]) -> FilledWave:
-        """Return the candidates that have a slot, in their order."""
-        evidence = self.read_evidence
-        order = order_candidates(rule, evidence)
-        with_trials = {
+    def _objection(self, profile: Profile, owner: str | None) -> Message | None:
+        """Return why a profile is not worth a slot; None if nothing is against it.
+
+        Another profile, the `owner`, may have its name or settings. The catalog considers the
+        program, once an evidence run of the baseline named its collectives.
+        """
+        if owner is not None:
+            return say("the same name or settings as {profile}", profile=owner)
+        if (context := self.plan.context) is None:
+            return None
+        shares = self._evidence.shares if self._evidence is not None else None
+        if shares is not None and shares.kinds is not None:
+            context = replace(context, collectives=shares.kinds)
+        text = why_not(profile, context)
+        return verbatim(text) if text else None
+
+    def _offer_of_singles(self, rule: Singles, planned: Mapping[str, TrialResult]) -> Offer:
+        order = order_candidates(rule, self._evidence)
+        kept = {
             profile.id: planned[profile.id].trial.profile
             for profile in order
             if profile.id in planned and profile.same_as(planned[profile.id].trial.profile)
         }
-        if rule.evidence and evidence is None and len(with_trials) < rule.slots:
-            return FilledWave(profiles=tuple(with_trials.values()), is_open=True)
-        filled, refused = self._fill_slots(order, with_trials, slots=rule.slots, are_named=True)
-        messages = choice_notes(rule, order, evidence=evidence, chosen=filled, refused=refused)
-        return FilledWave(profiles=tuple(filled.values()), messages=messages)
+        is_waiting = rule.evidence and self._evidence is None and len(kept) < rule.slots
+        return kept, None if is_waiting else order
 
-    def _fill_search(self, rule: Search, planned: Mapping[str, TrialResult]) -> FilledWave:
-        """Return the candidates that were measured, by round, and those of the next round."""
-        found = (
-            candidate
-            for name, result in planned.items()
-            if (candidate := rule.find(name)) and candidate.same_as(result.trial.profile)
-        )
-        measured = tuple(itertools.islice(found, rule.slots))
-        if any(not planned[profile.id].status.is_final for profile in measured):
-            return FilledWave(profiles=measured, is_open=len(measured) < rule.slots)
-        most = min(rule.round_size, rule.slots - len(measured))
-        with_trials = {profile.id: profile for profile in measured}
-        order = itertools.chain(measured, self._next_candidates(rule, measured, most=most))
-        filled, refused = self._fill_slots(order, with_trials, slots=len(measured) + most)
-        profiles = tuple(filled.values())
-        is_open = len(profiles) == len(measured) + most and len(profiles) < rule.slots
-        progress = say(
-            "{wave}: the search measured {tried} of {points} candidates; the best of them "
-            "go on to fresh blocks of ordinary jobs, which alone decide",
-            wave=rule.wave,
-            tried=len(measured),
-            points=len(rule.points_by_id),
-        )
-        messages = refusal_notes(rule.wave, refused)
-        if measured:
-            messages = (progress, *messages)
-        return FilledWave(profiles=profiles, is_open=is_open, messages=messages)
+    def _offer_of_search(self, rule: Search, planned: Mapping[str, TrialResult]) -> Offer:
+        found = filter(None, map(rule.find, planned))
+        measured = {profile.id: profile for profile in itertools.islice(found, rule.slots)}
+        if any(not planned[name].status.is_final for name in measured):
+            return measured, None
+        return measured, itertools.chain(measured.values(), self._proposed(rule, measured))
 
-    def _next_candidates(
-        self, rule: Search, measured: Sequence[Profile], *, most: int
-    ) -> Iterator[Profile]:
+    def _proposed(self, rule: Search, measured: Mapping[str, Profile]) -> Iterator[Profile]:
         """Yield the candidates of the next round, and further ones while some get no slot."""
-        scores = self._scores_of(rule, measured)
-        excluded = {rule.points_by_id[profile.id] for profile in measured}
-        rng_seed = f"{self.plan.seed} {rule.wave}"
-        while candidates := rule.next_candidates(
-            scores, excluded=excluded, count=most, rng_seed=rng_seed
+        pool = [*self._earlier_profiles(rule), *measured.values()]
+        past, queues = self._screened(pool, until=rule.wave)
+        standings = screen(past, queues, sigma=self.plan.noise).standings if measured else {}
+        scores = {
+            rule.points_by_id[name]: round(standings[name].estimate, 9)
+            for name in measured
+            if name in standings and math.isfinite(standings[name].estimate)
+        }
+        names = {point: name for name, point in rule.points_by_id.items()}
+        excluded = {rule.points_by_id[name] for name in measured}
+        while points := ask(
+            rule.sizes,
+            scores,
+            excluded=excluded,
+            count=min(rule.round_size, rule.slots - len(measured)),
+            rng_seed=f"{self.plan.seed} {rule.wave}",
         ):
-            excluded |= {rule.points_by_id[profile.id] for profile in candidates}
-            yield from candidates
+            excluded |= {*points}
+            yield from filter(None, (rule.find(names[point]) for point in points))
 
-    def _scores_of(self, rule: Search, measured: Sequence[Profile]) -> dict[Point, float]:
-        """Return point -> log ratio in the screen, for the measured candidates of a search."""
-        results = [
-            result
-            for result in self.history
-            if _runs_in_wave(result.trial)
-            and wave_order(result.trial.stage) <= wave_order(rule.wave)
-        ]
-        if not results or not measured:
-            return {}
-        declared = {profile.id: profile for profile in (*self._earlier_profiles(rule), *measured)}
-        all_queues = self.plan.queues(tuple(declared.values()), until=rule.wave)
-        queues = [segment for segment in all_queues if segment.has_profiles]
-        past = self.plan.read(results, declared)
-        standings = screen(past, queues, sigma=self.plan.noise).standings
-        return {
-            rule.points_by_id[profile.id]: round(screened.estimate, 9)
-            for profile in measured
-            if (screened := standings.get(profile.id)) and math.isfinite(screened.estimate)
-        }
+    def _offer_of_leaders(self, rule: Rule, planned: Mapping[str, TrialResult]) -> Offer:
+        profiles = (planned[name].trial.profile for name in sorted(planned))
+        made = (each for each in profiles if each.origin and each.origin.text == rule.origin)
+        kept = {profile.id: profile for profile in itertools.islice(made, rule.slots)}
+        pool = self._earlier_profiles(rule)
+        leaders = self._leaders(rule, pool)
+        return kept, None if leaders is None else made_of(rule, leaders, pool)
 
-    def _planned(self, rule: Rule) -> dict[str, TrialResult]:
-        """Return id -> result for the profiles of a rule's wave that have trials already.
+    def _leaders(self, rule: Rule, pool: Sequence[Profile]) -> Sequence[Leader] | None:
+        """Return the leaders of the waves before, in their order; None while a wave is not over.
 
-        Profiles that are known without the rule, from the sweep file or an earlier rule, are left
-        out.
+        Controls lead nothing, nor does `baseline-no-env`: a stack with it would gain as much as
+        its other part.
         """
-        known = {profile.id for profile in self._all}
-        return {
-            result.trial.profile.id: result
-            for result in self.history
-            if result.trial.stage == rule.wave
-            and not result.trial.is_baseline
-            and result.trial.profile.id not in known
-            and is_ours(result.trial, protocols=self.plan.orders.protocols)
-        }
-
-    def _objection_function(self) -> Callable[[Profile], Message | None]:
-        """Return a function from a profile to the catalog's objection; None if there is none.
-
-        The objection also considers the program, once an evidence run of the baseline has named its
-        collectives.
-        """
-        context = self.plan.context
-        if context is None:
-            return lambda _: None
-        evidence = self.read_evidence
-        shares = evidence.shares if evidence is not None else None
-        kinds = shares.kinds if shares is not None else None
-        if kinds is not None:
-            context = replace(context, collectives=tuple(kinds))
-        cache = self.plan.objections.setdefault(kinds, {})
-
-        def objection(profile: Profile) -> Message | None:
-            key = f"{profile.id} {profile.settings_text}"
-            if key not in cache:
-                text = why_not(profile, context)
-                cache[key] = verbatim(text) if text else None
-            return cache[key]
-
-        return objection
-
-    def _leaders(self, rule: Rule, pool: Sequence[Profile]) -> tuple[Leader, ...] | None:
-        """Return the leaders of the waves before, the best first; None while a wave is not over."""
         plan = self.plan
-        results = [
-            result
-            for result in self.history
-            if _runs_in_wave(result.trial)
-            and wave_order(result.trial.stage) < wave_order(rule.wave)
-        ]
-        past = plan.read(results, {profile.id: profile for profile in pool})
-        all_queues = map(self._with_needed_rankings, plan.queues(self._all, before=rule.wave))
-        queues = [segment for segment in all_queues if segment.has_profiles]
-        if not all(past.is_final(trial) for segment in queues for trial in segment.trials):
+        past, queues = self._screened(pool, before=rule.wave)
+        if any(
+            wave_order(earlier.wave) < wave_order(rule.wave) for earlier in self._not_filled
+        ) or past.not_over(trial for queue in queues for trial in queue.trials):
             return None
         ranked = screen(past, queues, sigma=plan.noise)
         # The few baselines may differ much by chance, and profiles differ by their effects, so the
         # smaller of both standard deviations is used.
         of_baselines = ranked.sigma or 0.0
         sigma = max(plan.noise, min(of_baselines, ranked.spread or of_baselines))
-        repeats = plan.effective.repeats(pool)
-        level = ranked.level
-        leaders = [
-            Leader(profile=profile, estimate=screened.estimate)
+        repeats, level = plan.effective.repeats(pool), ranked.level
+        return [
+            Leader(profile, screened.estimate)
             for profile in pool
             if (screened := ranked.standings.get(profile.id)) is not None
             and math.isfinite(screened.estimate)
             and screened.estimate - level > LEAD * sigma * math.sqrt(screened.variance)
-            and profile.id not in repeats
+            and not (profile.is_control or profile.id == NO_ENV_ID or profile.id in repeats)
             and arm_veto(past, profile.id, tolerance=plan.loss_tolerance) is None
         ]
-        return tuple(sorted(leaders, key=lambda leader: -leader.estimate))
+
+    def _screened(
+        self, pool: Sequence[Profile], *, before: str = "", until: str = ""
+    ) -> tuple[Past, list[Segment]]:
+        """Return the trials of the waves up to one, and their queues; `pool` has all profiles."""
+        queues = [
+            queue for queue in self._queues(pool, before=before, until=until) if queue.has_profiles
+        ]
+        waves = {queue.wave for queue in queues}
+        results = [result for result in self._history if result.trial.stage in waves]
+        return self.plan.read(results, {profile.id: profile for profile in pool}), queues
 
 
-def _runs_in_wave(trial: Trial) -> bool:
-    """Return whether a trial is in the queue of a wave; second runs of the screen are in none."""
-    return trial.is_screened and trial.stage != AGAIN
+def evidence_of(history: History, cell_digest: str) -> EvidenceResult | None:
+    """Return the latest evidence of a cell's baseline with shares of a step, or the best there is.
 
-
-def evidence_of(history: History, run: Trial) -> EvidenceResult | None:
-    """Return the latest evidence of the baseline with shares of a step, or else the best there is.
-
-    If none has shares, it is the latest that was read; if none was read, the failed evidence run.
-
-    Args:
-        history: the results, including evidence trials.
-        run: the evidence run of the deployed cell.
+    If none has shares, it is the latest that was read; if none was read, the latest that failed.
     """
-    runs = [
+    over = [
         result
-        for result in history
+        for result in reversed(history)
         if isinstance(result, EvidenceResult)
         and result.trial.is_baseline
-        and result.trial.cell_digest == run.cell_digest
+        and result.trial.cell_digest == cell_digest
+        # a measured run is read later
+        and (result.is_read or result.status in (TrialStatus.DROPPED, TrialStatus.UNMEASURED))
     ]
-    read = [result for result in runs if result.is_read]
-    with_shares = [result for result in read if result.shares is not None]
-    lost = [
-        result
-        for result in runs
-        if result.trial.id == run.id
-        and result.status.is_final
-        and result.status is not TrialStatus.MEASURED
-    ]
-    by_value = [*lost, *read, *with_shares]
-    return by_value[-1] if by_value else None
+    return max(over, key=lambda result: (result.is_read, result.shares is not None), default=None)

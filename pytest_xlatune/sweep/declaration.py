@@ -47,7 +47,6 @@ from pytest_xlatune.studies.derived import (
     Singles,
     Slot,
     Stacks,
-    rules_of_kind,
     slots_of,
 )
 from pytest_xlatune.studies.gate import Gate
@@ -262,7 +261,7 @@ class Sweep(SettingsGroup):
     @property
     def named_profiles(self) -> tuple[Profile, ...]:
         """The declared profiles, and the single values that a search may try."""
-        searches = rules_of_kind(Search, self.derived)
+        searches = [rule for rule in self.derived if isinstance(rule, Search)]
         return (*self.profiles, *(single for search in searches for single in search.singles))
 
     def slots(self, *waves: str) -> tuple[Slot, ...]:

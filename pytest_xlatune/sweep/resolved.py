@@ -16,7 +16,6 @@ import msgspec
 from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Context, is_control
-from pytest_xlatune.catalog.entries import load
 from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell, folder_of_family, secrets_in
 from pytest_xlatune.model.channels import settings_in
@@ -33,7 +32,7 @@ from pytest_xlatune.stats.design import Refusal
 from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
-from pytest_xlatune.studies.derived import Search, rules_of_kind
+from pytest_xlatune.studies.derived import Search
 from pytest_xlatune.studies.trials import STUDY, pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
 from pytest_xlatune.sweep.deployed import NoEnv, trainer_settings, with_sourced
@@ -301,13 +300,13 @@ class ResolvedSweep:
     ) -> TuningStudy:
         """Return the tuning study; arguments and errors are those of `study`."""
         sweep, design = self.sweep, self.sweep.design
-        if rules_of_kind(Search, sweep.derived) and not self.rotates:
+        if any(isinstance(rule, Search) for rule in sweep.derived) and not self.rotates:
             raise self._no_search(self.why_not_rotated or f"rotate is {design.rotate}")
         settings = msgspec.structs.asdict(design)
         study = TuningStudy(
             cell=self.cell,
             profiles=sweep.profiles,
-            derived=tuple(rule.with_aims(load().aims_of) for rule in sweep.derived),
+            derived=sweep.derived,
             context=self.context,
             selected=selected,
             confirm=confirm,

@@ -58,7 +58,7 @@ def recipe_of(path: Path, *, cell: str = "") -> tuple[Profile, str]:
     if PGLE in effective_values(profile.flags):
         raise ConfigError(
             f"{where}: its flag {PGLE} needs a file made from the program that was measured, which "
-            "is not here; Singles(..., pgle=True) makes such a file from a run here"
+            "is not here; `xlatune evidence` writes such a file from a run here"
         )
     gain = f"{percent(best.delta)}, 95 % {interval(best.ci95)}, n = {best.n}"
     return profile, plain(f"{profile.id}: {gain}; measured on {measured.cell.label}")

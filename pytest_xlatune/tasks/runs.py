@@ -39,7 +39,7 @@ from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.study_documents import calibration
 from pytest_xlatune.stats.design import outlook
 from pytest_xlatune.studies import Study
-from pytest_xlatune.studies.calibration import jobs_of, least_jobs, noise_of
+from pytest_xlatune.studies.calibration import jobs_of, noise_of
 from pytest_xlatune.studies.evidence_run import EvidenceStudy
 from pytest_xlatune.sweep import checkouts
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
@@ -199,7 +199,7 @@ def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:
     if noise is None:
         reasons = dict.fromkeys(sentence(result.reason) for result in view.history if result.reason)
         raise NotMeasured(
-            f"{len(jobs)} jobs of the calibration have a score, {least_jobs(jobs)} are needed"
+            f"{len(jobs)} jobs of the calibration have a score, too few for its slots"
             f"{': ' + '; '.join(reasons) if reasons else ''}. Mend the cause and calibrate again"
         )
     calibration = Calibration(

@@ -31,7 +31,7 @@ from pytest_xlatune.model.profile import BASELINE_ID, profile
 from pytest_xlatune.model.rotation import RotatedProgram, RotationRead, RotationSpec, read_rotation
 from pytest_xlatune.prepare.preflight import check_keys, known_keys
 from pytest_xlatune.sweep.declaration import load_sweep
-from tests.helpers.words import events_in, in_words, whole_lines
+from tests.helpers.words import events_in, whole_lines
 
 ROOT = Path(__file__).parents[2]
 SWEEP_FILE = ROOT / "sweeps" / "test_maxtext_cpu.py"
@@ -174,13 +174,12 @@ def test_a_flagship_sweep_runs_waves_1_to_2_on_maxtext_to_its_leaderboard(
     assert {"baseline-deployed", "baseline-no-env", own} <= measured.keys()
     losses = [each["loss"] for each in measured.values()]
     assert max(losses) - min(losses) < 0.05, "flags of a GPU change nothing here"
-    record = json.loads((tmp_path / "reports" / name / "leaderboard.json").read_text("utf-8"))
-    said = f"wave2: candidates by the evidence of {evidence['trial_id']}: "
-    notes = map(in_words, record["conclusion"]["notes"])
-    (note,) = [each.removeprefix(said) for each in notes if each.startswith(said)]
-    first = note.partition(",")[0].partition(" ")[0]
-    tried = {each["trial"]["profile"]["id"] for each in results}
-    assert first in tried, "what the evidence chose has been tried"
+    origins = [each["trial"]["profile"]["origin"] for each in results]
+    by_evidence = [
+        each for each in origins if each and each["text"].startswith("chosen by the evidence")
+    ]
+    assert by_evidence, "what the evidence chose has been tried"
+    assert {each["values"]["trial"] for each in by_evidence} == {evidence["trial_id"]}
 
 
 SPEC = RotationSpec(

@@ -288,8 +288,8 @@ def test_each_wave_is_a_test_that_names_wave_and_profile_or_slot(folder: Folder)
     assert collected(folder, "-m", "wave1_5") == ["test_evidence"]
     folder.run("--xlatune-plan").stdout.fnmatch_lines(
         [
-            "*wave3: 1 slot for stacks of 2 or 3*",
-            "*wave4: 1 slot for values beside*xla_width*",
+            "*wave3: 1 slot for Stacks*",
+            "*wave4: 1 slot for Around*",
             "*Pipeline bubble*",
             "*more * 4 * 16 * 1 * 15.8 % * +47.4*",
         ]

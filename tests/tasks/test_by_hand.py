@@ -21,7 +21,7 @@ from pytest_xlatune.cli.compare import compare_sides
 from pytest_xlatune.ledger import find_ledgers
 from pytest_xlatune.model.cell import Cell, Parallelism
 from pytest_xlatune.model.errors import ConfigError, Exit
-from pytest_xlatune.model.message import say, sentence
+from pytest_xlatune.model.message import say
 from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.tasks.cell_report import CellReport, read_cell_report
 from pytest_xlatune.tasks.import_table import import_table, read_table
@@ -266,16 +266,14 @@ def test_without_repeats_nothing_is_said_of_noise(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"pp8.csv: line 2: .*--tokens N"):
         imported(tmp_path, "job,profile,flags,step_s\n1,baseline,,100\n2,a,--xla_a=1,103\n")
     table = "job,profile,flags,tgs,seconds\n1,baseline,,100,2\n2,a,--xla_a=1,103,1.942\n"
-    noise = imported(tmp_path, table).conclusion.noise
-    assert (noise.sigma, noise.mde80) == (None, None)
+    assert imported(tmp_path, table).conclusion.noise.sigma is None
     # an empty cell is no repeat of the baseline
     names = (
         "job,profile,tgs,status\n1,baseline,1136.0,\n2,ag-1g,1267.5,\n3,async,1152.9,\n4,db,,OOM\n"
     )
-    for no_ops, without in (((), "ag-1g, async, db"), (("async",), "ag-1g, db:")):
+    for no_ops in ((), ("async",)):
         conclusion = imported(tmp_path / str(no_ops), names, *no_ops).conclusion
         assert (conclusion.noise.sigma is None) is (not no_ops)
-        assert f"settings of {without}" in " ".join(map(sentence, conclusion.notes))
         assert no_ops or verdict(conclusion, "ag-1g").delta == pytest.approx(1267.5 / 1136.0 - 1)
 
 

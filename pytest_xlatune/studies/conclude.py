@@ -380,8 +380,6 @@ def _notes(
     if past.changed:
         yield say(SETTINGS_CHANGED, arms=sorted(past.changed))
     yield from decision.arms.messages
-    if decision.screened.slots is not None:
-        yield from decision.screened.slots.notes(decision.screened.plan.nodes)
 
 
 def _controls(decision: SweepDecision) -> set[str]:

@@ -18,7 +18,6 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from pytest_xlatune.model.failure import Blame, FailureClass, blamed_on
-from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import BASELINE_ID
 from pytest_xlatune.model.record import digest
 from pytest_xlatune.model.result import TrialResult, TrialStatus
@@ -176,27 +175,6 @@ class Slots:
         for (block, slot), _ in finished.most_common():
             slot_of.setdefault(block, slot)
         return slot_of
-
-    def notes(self, nodes: Mapping[str, str]) -> list[Message]:
-        """Return the lines of a report about slots that died.
-
-        `nodes` is digest of the cell on a slot -> the nodes of the slot, as a host list.
-        """
-        reasons = {
-            result.trial.cell_digest: result.reason
-            for result in reversed(self.history)
-            if _is_lost_to_nodes(result)
-        }
-        return [
-            say(
-                "slot {slot} ({nodes}) takes no trial: {why}",
-                slot=number,
-                nodes=nodes[slot],
-                why=reasons.get(slot),
-            )
-            for number, slot in enumerate(self.names, start=1)
-            if slot in self.dead
-        ]
 
 
 def _placed(trials: Iterable[Trial], slot_of: Mapping[Place, str]) -> tuple[Trial, ...]:

@@ -92,7 +92,7 @@ class TuningStudy(TuningPlan, frozen=True, kw_only=True, dict=True):
     def state(self, history: History) -> SweepDecision:
         """Return the state of the sweep, with rotations replaced by trials of their programs."""
         if self.slots:
-            slots = Slots(names=tuple(self.nodes), seed=self.seed, history=tuple(history))
+            slots = Slots(names=self.orders.slots, seed=self.seed, history=tuple(history))
             return decide(self, slots.counted_results, slots)
         so_far, plan = self.rotations_so_far(history), self
         if self.rotates and so_far.why_not is not None:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import (
     BASELINE,
@@ -163,11 +162,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     def cells(self) -> tuple[Cell, ...]:
         """The cell on each of its node slots."""
         return tuple(replace(self.cell, nodelist=nodes) for nodes in self.slots) or (self.cell,)
-
-    @cached_property
-    def nodes(self) -> Mapping[str, str]:
-        """Digest of the cell on a node slot -> the nodes of the slot."""
-        return {cell.digest: compress(cell.nodelist) for cell in self.cells}
 
     @property
     def policy(self) -> Policy:
@@ -498,7 +492,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
     @cached_property
     def orders(self) -> Orders:
         """The source of the random orders."""
-        slots = tuple(self.nodes) if self.slots else ()
+        slots = tuple(cell.digest for cell in self.cells) if self.slots else ()
         return Orders(cell=self.cell, seed=self.seed, slots=slots)
 
     def queues(

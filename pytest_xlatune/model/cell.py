@@ -52,7 +52,7 @@ AXIS_PREFIX: Mapping[str, str] = {
 
 
 def axis_variable(axis: str) -> str:
-    """Return the variable of an axis where that axis usually lies, e.g. MAXTEXT_DCN_PP."""
+    """Return the variable that has the degree of an axis in its usual place: MAXTEXT_DCN_PP."""
     return f"MAXTEXT_{AXIS_PREFIX[axis].upper()}_{axis}"
 
 

@@ -69,16 +69,16 @@ def changes(before: NodeEnvironment, now: NodeEnvironment) -> tuple[Message, ...
         if _digest(before.code.get(folder, code)) != _digest(code)
     ]
     if not (before.code and now.code):
-        pairs = ((top, before.repositories.get(top, state), state)
-                 for top, state in now.repositories.items())  # fmt: skip
+        states = ((folder, before.repositories.get(folder, state), state)
+                  for folder, state in now.repositories.items())  # fmt: skip
         changed += [
             say(
                 "the commit of {folder} {was} -> {now}",
-                folder=top,
+                folder=folder,
                 was=_commit(was),
                 now=_commit(state),
             )
-            for top, was, state in pairs
+            for folder, was, state in states
             if _commit(was) != _commit(state)
         ]
     return tuple(changed)

@@ -1,6 +1,6 @@
 """What a trial is scored by: Tokens/s/device (TGS) or another figure; step records, and scores.
 
-A score is the logarithm of the figure, of which more is better. Pure values.
+A score is the logarithm of the figure, and a larger figure is better. Pure values.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ else:
 
 
 class Pairs(Rows[tuple[int, float]]):
-    """Pairs as columns. The steps of a ledger of 100 MB take 60 MB so, and 450 MB as tuples."""
+    """Pairs as columns. The steps of a 100 MB ledger take 60 MB as columns, 450 MB as tuples."""
 
     __slots__ = ("columns",)
 

@@ -104,9 +104,9 @@ def is_secret(name: str) -> bool:
 def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings with secrets hidden, as they may be stored and shown. Idempotent.
 
-    A value is hidden if its name is that of a secret. In other values, it hides user and password
-    of an address, values that are assigned to such a name (`{"api_key": ...}`, `--token x`), and
-    texts with the form of a token.
+    A value is hidden if its name is that of a secret. In other values these parts are hidden: user
+    and password of an address, what is assigned to such a name (`{"api_key": ...}`, `--token x`),
+    and texts with the form of a token.
     """
     shown = {
         name: hide(value) if name in _FLAG_VARIABLES else hide_assignments(value)
@@ -132,7 +132,7 @@ def _spans(text: str) -> Iterator[_Span]:
 
 
 def _without(text: str, spans: Iterable[_Span]) -> str:
-    """Return a text, of as many lines, with these parts hidden; they may overlap."""
+    """Return a text of as many lines, in which these parts, which may overlap, are hidden."""
     joined = [(0, 0)]
     for start, end, _ in sorted(spans):
         if start >= joined[-1][1]:
@@ -293,7 +293,7 @@ def _spellings(value: str) -> tuple[str, ...]:
     escaped, written = html.escape(value), json.dumps(value)[1:-1]
     page = escaped.replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
     markdown = _MARKUP.sub(r"\\\1", value)
-    quoted, plain = urllib.parse.quote, urllib.parse.unquote(value)
+    quote, plain = urllib.parse.quote, urllib.parse.unquote(value)
     spellings = {
         value,
         written,
@@ -306,8 +306,8 @@ def _spellings(value: str) -> tuple[str, ...]:
         markdown.replace("|", "\\|"),
         repr(value)[1:-1],
         repr(value.encode(errors="replace"))[2:-1],
-        quoted(value, errors="replace"),
-        quoted(value, safe="", errors="replace"),
+        quote(value, errors="replace"),
+        quote(value, safe="", errors="replace"),
         urllib.parse.quote_plus(value, errors="replace"),
         plain if len(plain) >= SHORTEST else value,
     }

@@ -580,7 +580,7 @@ class TuningRecord(NoiseRecord, frozen=True, kw_only=True):
 
     Attributes:
         finalists: the ids of the profiles chosen for confirmation, the best first; () before that.
-        bound: relative change by which no profile beats the baseline, at 95 %; None if unknown.
+        bound: the relative change that no profile's gain exceeds, at 95 %; None if unknown.
         recipe: the recommended arm and its settings; None if there is no winner.
         from_start80: smallest relative change of a single winner that the whole sweep finds with
             80 % power, the screen included; `mde80` is that of an arm that is a finalist already.

@@ -150,7 +150,7 @@ class RotationSpec(Record, frozen=True, kw_only=True):
         """Return a spec in which this program has the first turn of all profiles.
 
         It changes places with the profile that had that turn. So the baseline runs before its first
-        turn, and other programs than before run after its turns.
+        turn, and its turns are followed by other programs than before.
         """
         at = next((at for at, listed in enumerate(self.programs) if listed.id == program), None)
         first = next((place for place in self.order if not self.programs[place].is_baseline), None)
@@ -323,9 +323,8 @@ class RotationRead(Record, frozen=True, kw_only=True):
         refused: id -> error text of the compiler, or of the program's first call.
         left_out: id -> memory in bytes of a program that needs too much of the device.
         turns: the turns in order.
-        suspects: ids of the programs to blame if the process ended badly, without the baseline:
-            either the program that was being compiled, or those of the last turn and the turn
-            before.
+        suspects: ids of the programs to blame if the process ended badly: either the program that
+            was being compiled, or those of the last turn and the turn before; never the baseline.
         is_compiling: whether the process ended while it compiled the first suspect.
         is_over: whether the interpreter reached its end, possibly by an exception.
         calls: total number of calls of the step; None if the process died.
@@ -447,10 +446,10 @@ def read_rotation(text: str) -> RotationRead:
     (program, first_call), `odd_call` (call), `raised` (call, words), `trouble` (words), `end`
     (calls). Malformed lines are skipped.
 
-    Several processes may have written, e.g. helpers of a trainer or an earlier attempt. It then
-    reads the events of the last process that found the step, or, if none did, of the last that
-    imported JAX. A process with turns but without `start` is a fork of the trainer; then step lines
-    may come from either process.
+    Several processes may have written, e.g. helpers of a trainer or an earlier attempt. Then only
+    the events of the last process that found the step count; if none did, those of the last process
+    that imported JAX. A process with turns but without `start` is a fork of the trainer; then step
+    lines may come from either process.
     """
     readings: dict[int, _Reading] = {}
     for line in text.splitlines()[:_MOST_LINES]:

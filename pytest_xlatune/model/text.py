@@ -62,18 +62,18 @@ def same_value(one: str, other: str, *, kind: str = "") -> bool:
     """
     if one == other:
         return True
-    low, high = one.strip().lower(), other.strip().lower()
-    if low == high and kind != "string":
+    left, right = one.strip().lower(), other.strip().lower()
+    if left == right and kind != "string":
         return True
     if kind == "string":
         return False
-    if kind == "bool" or (not kind and low and high and {low, high} <= _SWITCHES):
-        return _SWITCH.get(low, low) == _SWITCH.get(high, high)
-    if is_number(low) and is_number(high):
-        return float(low) == float(high) and _digits(low) == _digits(high)
-    if "," in low + high:
-        return _parts(low) == _parts(high)
-    return _is_short_for(low, other) or _is_short_for(high, one)
+    if kind == "bool" or (not kind and left and right and {left, right} <= _SWITCHES):
+        return _SWITCH.get(left, left) == _SWITCH.get(right, right)
+    if is_number(left) and is_number(right):
+        return float(left) == float(right) and _digits(left) == _digits(right)
+    if "," in left + right:
+        return _parts(left) == _parts(right)
+    return _is_short_for(left, other) or _is_short_for(right, one)
 
 
 def is_number(text: str) -> bool:

@@ -31,11 +31,11 @@ class Collective(Record, frozen=True, kw_only=True):
     name: str
     kind: str  # all-gather, reduce-scatter, collective-permute, send ...
     computation: str
-    size_bytes: int  # bytes of the result, which the done, or the plain operation, returns
+    size_bytes: int  # bytes of its result, which its done returns if it has one
     is_async: bool
     is_pipelined: bool
     groups: str  # replica groups or source-target pairs, as written
-    executions: int  # number of executions in a step; the largest possible one in a conditional
+    executions: int  # number of executions in a step; in a conditional, the largest possible number
     in_loop: bool
     in_branch: bool = False  # whether it is in a conditional, so that it may never run
     inner: str = ""  # the operation inside an async-start; "" without one
@@ -87,7 +87,7 @@ _MOST_BITS = 1 << 63  # of an array
 _MOST_DIGITS = 20  # most digits of a number; Python refuses more than 4,300, which a dump may hold
 _MOST_EXECUTIONS = 1 << 63  # limit for the product of trip counts in nested loops
 
-# operations that call computations, and those of them whose computations have a schedule
+# operations whose computations have a schedule, and all operations that call computations
 _SCHEDULED = frozenset({"while", "call", "conditional"})
 _CALLERS = _SCHEDULED | {"fusion", "async-start", "custom-call"}
 
@@ -189,9 +189,9 @@ class _Operation:
 @dataclass(slots=True, kw_only=True)
 class _Computation:
     name: str
-    place: int
+    place: int  # its index in the text, where a caller comes after what it calls
     operations: list[_Operation] = field(default_factory=list)
-    sum: int = 0  # of the digests of all its operations, in any order
+    sum: int = 0  # the sum of its operations' digests, in which their order does not count
     communicates: bool = False  # whether it has a collective, or calls a computation with one
     in_flight: int = 0  # number of collectives between start and done at the line that is read
     most_in_flight: int = 0
@@ -360,7 +360,7 @@ def read_hlo(
 
 
 def _follow_calls(module: _Module) -> None:
-    """Set how often each computation runs, and in what; a caller comes after what it calls."""
+    """Set how often each computation runs, and whether in a loop, a branch or an async-start."""
     inside = module.here.name if module.here else ""
     if not module.name or not module.entry or inside:
         missing = (

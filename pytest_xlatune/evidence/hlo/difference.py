@@ -41,7 +41,7 @@ class ProgramDifference(Record, frozen=True, kw_only=True):
     before: str  # the path of the first program
     after: str  # the path of the second program
     change: Change  # how different they are
-    # a message for each fact that changed, preceded by how different they are if no fact says that
+    # a message for each fact that changed; the first says how different they are, unless others do
     facts: tuple[Message, ...]
     proofs: tuple[Message, ...]  # whether each differing option acted; () if a dump lacks options
 
@@ -212,7 +212,7 @@ class Expectation:
     kinds: tuple[str, ...]  # the collectives of which the flag changes it; () means all
     text: str  # the fact for people to read, with the kinds
     trait: str = ""  # the attribute of collectives that shows it; "" if none does
-    below: str = ""  # what shows the effect of a flag that never changes the program; "" if it does
+    below: str = ""  # what shows the effect of a flag that never changes the program; "" for others
 
     def seen_in(self, program: Program) -> object:
         """Return the fact as it is in a program; two programs that differ in it show an effect."""

@@ -19,9 +19,10 @@ from pytest_xlatune.model.errors import ConfigError, ParseError
 _NUMBERED = re.compile(r"module_(\d{1,9})\.(.*)")
 # in the first line of a program:  entry_computation_layout={(f32[8]{0}, s32[])->(f32[8]{0})},
 _SIGNATURE = re.compile(r"entry_computation_layout=\{\((.*?)\)->(.*?)\}(?:, [a-z_]+=|\n|$)")
-_PART = 0.25  # least share of the largest state that a step has, as in `workers.rotate`
+_PART = 0.25  # a step has at least this share of the largest state, as in `workers.rotate`
 _MOST_NAMES = 10  # modules that a message names
-_MAX_SMALL = 1 << 28  # most characters of a file beside a program; a 300 MB program has 1 << 25
+# most characters of a file beside a program; beside a program of 300 MB it has 1 << 25
+_MAX_SMALL = 1 << 28
 
 
 def read_program(path: Path) -> Program:
@@ -205,12 +206,12 @@ def _devices_in(folder: Path) -> dict[str, tuple[str, Path]]:
             platform = _PLATFORM.search(_text(topology) or "")
             device = platform[1].lower() if platform else ""
             devices[f"topology of {module[2]}"].setdefault(device, topology)
-    alike = {
+    with_one_device = {
         witness: next(iter(files.items()))
         for witness, files in devices.items()
         if len(files) == 1 and "" not in files
     }
-    return dict(itertools.islice(alike.items(), _MOST_WITNESSES))
+    return dict(itertools.islice(with_one_device.items(), _MOST_WITNESSES))
 
 
 def _device(target: str) -> str:

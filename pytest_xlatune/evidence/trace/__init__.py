@@ -1,7 +1,7 @@
 """A profiler's capture in memory: its devices, and the kernels of each device as columns.
 
-The readers (`xplane`, `_chrome`) make the same columns of both formats; breakdown, exposed time,
-collectives and late ranks are questions to them. Times are integer picoseconds since the start of
+The readers (`xplane`, `_chrome`) make the same columns from both formats; breakdown, exposed time,
+collectives and late ranks are computed from them. Times are integer picoseconds since the start of
 the capture, so only durations can be compared between two files.
 
 Each kernel name belongs to a family of `families.toml` or of the user's file. A family also says

@@ -1,8 +1,8 @@
 """Read a `*.trace.json.gz` into a `Trace`, where there is no xplane.pb for `xplane` to read.
 
 jaxlib writes at most 1,000,000 events into this file (5,000,000 since mid-2026), the earliest ones,
-and says nothing. A file that holds exactly so many is marked truncated. It is read as a stream, in
-bounded memory, whatever it unpacks to.
+and says nothing. A file that holds exactly so many is marked truncated. A file is read as a stream,
+in bounded memory, whatever it unpacks to.
 """
 
 from __future__ import annotations

@@ -120,8 +120,8 @@ def timeline(start_ps: Ints, end_ps: Ints, kind: NDArray[Any]) -> tuple[Timeline
     )
     place = np.empty(2 * size, np.int64)
     place[order] = np.arange(2 * size)
-    until = np.concatenate([[0], np.cumsum(width_ps * (depth == 1))[:-1]])
-    alone: Ints = until[place[size:]] - until[place[:size]]
+    alone_before = np.concatenate([[0], np.cumsum(width_ps * (depth == 1))[:-1]])
+    alone: Ints = alone_before[place[size:]] - alone_before[place[:size]]
     return usage, alone
 
 
@@ -205,9 +205,9 @@ class Drill(Record, frozen=True, kw_only=True):
 
     @property
     def blockers(self) -> tuple[TimeRow, ...]:
-        """Kernels of the main stream that run alone for long, by that time.
+        """Kernels of the main stream that run alone for long, the longest first.
 
-        A kernel that overlaps only at its edge costs the rest of its time. () on a CPU, where a
+        Of a kernel that overlaps only at its edge, the rest counts as alone. () on a CPU, where a
         device has at most one stream.
         """
         if self.backend is Backend.CPU:
@@ -405,9 +405,9 @@ class _WindowSums:
     def _check_steps(self) -> tuple[StepRule, tuple[int, ...]]:
         """Return the weakest rule that found steps, and the steps, which all captures share."""
         if self._sessions:
-            latest_ns, latest = max((start, name) for name, (start, _) in self._sessions.items())
-            earliest_ns, earliest = min((stop, name) for name, (_, stop) in self._sessions.items())
-            if latest_ns > earliest_ns:
+            last_start, latest = max((start, name) for name, (start, _) in self._sessions.items())
+            first_stop, earliest = min((stop, name) for name, (_, stop) in self._sessions.items())
+            if last_start > first_stop:
                 raise ParseError(
                     f"{latest} starts after {earliest} ends: these are two profiling windows; give "
                     "the captures of one"
@@ -510,12 +510,12 @@ def _reduced(source: str, device: Device, steps: int) -> tuple[Gpu, Columns]:
 def _ended_early(trace: Trace, devices: Sequence[Device], steps: Steps) -> Iterator[str]:
     """Yield a warning for each device that ends inside a step, or long before the others.
 
-    A single step has nothing to be compared with; there the launches of the host tell.
+    A single step has nothing to be compared with; there the host's launches show it.
     """
     if len(steps.numbers) == 1 and (count := _launched_in_vain(trace)):
         yield (
             f"the host launched work {counted(count, 'more time')} behind the last kernel of the "
-            "capture: it may end inside its step, and figures are too small"
+            "capture, which may end inside its step; its figures would be too small"
         )
     if steps.even and steps.rule is not StepRule.WHOLE:
         return

@@ -73,7 +73,7 @@ def _read(paths: Sequence[str]) -> Iterator[Trace | ParseError]:
     """Yield captures one by one; one that cannot be read is represented by its error.
 
     Large ones are read in processes, a few ahead of the consumer. If a process is killed, perhaps
-    for lack of memory, this one reads the rest.
+    for lack of memory, this process reads the rest.
     """
     is_large = sum(Path(path).stat().st_size for path in paths) >= _SIDE_BY_SIDE_BYTES
     # a fork must not happen while another thread holds a lock

@@ -1,4 +1,4 @@
-"""The collectives of a step with sizes and speeds, and the share of a step of each part.
+"""The collectives of a step with sizes and speeds, and each part's share of the step.
 
 Both are computed from the rows of a drill. A collective is identified by the operation that
 launched it, whose kind, bytes and ranks are in the compiled program. If a trace names no
@@ -86,7 +86,7 @@ class Late(Record, frozen=True, kw_only=True):
     device: str
     imposed_s: Real  # seconds of a step, summed over the other devices
     of_all: Real  # share of all waiting
-    is_assumed: bool  # no program shows which devices wait for each other, so all are assumed to
+    is_assumed: bool  # whether, without a program, all devices are taken to wait for each other
 
 
 class Communication(Record, frozen=True, kw_only=True):

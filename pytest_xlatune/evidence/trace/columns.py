@@ -39,7 +39,7 @@ _MAX_ID = 1 << 20  # a profiler counts the names of a plane from 0 or 1
 _LONG = 0x80  # from here on, a byte of a varint has another one after it
 _NOWHERE = 1 << 62  # the end of a field whose event is to be decoded alone
 
-# TAG: of an event in a line, and of a stat in an event. ID: of the id in each of these. TABLES: of
+# Tag bytes. TAG: an event in a line, or a stat in an event. ID: the id in each of these. TABLES:
 # the entries in a plane's tables of events and of stats.
 TAG, ID = 4 << 3 | LENGTH, 1 << 3 | VARINT
 TABLES = 4 << 3 | LENGTH, 5 << 3 | LENGTH

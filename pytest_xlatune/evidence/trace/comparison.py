@@ -190,14 +190,15 @@ def _sentence(rows: Sequence[Figure], variant: int, before: Drill, after: Drill)
         f"{takes} {in_ms(abs(total_s))} ms {'less' if total_s < 0 else 'more'} "
         f"({total_s / before_s:+.1%}): {shown}"
     )
-    waits = {
+    communicating = {
         row.name for row in (*before.families, *after.families) if row.kind is Kind.COMMUNICATION
     }
     families = [figure for figure in moved if figure.group == FAMILY]
-    families.sort(key=lambda figure: figure.name in waits)
+    families.sort(key=lambda figure: figure.name in communicating)
     for figure in families[:1]:
+        apart = "" if figure.name in communicating else ", apart from communication,"
         text += (
-            f"; the family that moved most{'' if figure.name in waits else ' beside communication'}"
+            f"; the family that moved most{apart}"
             f" is {figure.name}, {in_ms(figure.change_s(variant), '+')} ms of kernel time"
         )
     return text

@@ -25,7 +25,8 @@ import numpy as np
 from pytest_xlatune.evidence.trace import ABSENT, Columns, Device, Ints, Trace
 
 FITTING = 0.9  # the least share of kernel time in kernels that run equally often in each step
-_FEWEST, _MOST = 3, 64  # fewest and most steps with which the last of them is compared
+# fewest and most steps of a capture whose last step is compared with the others
+_FEWEST, _MOST = 3, 64
 _LATE = np.iinfo(np.int64).max
 
 
@@ -45,7 +46,8 @@ class Steps:
     rule: StepRule  # how they were found
     numbers: tuple[int, ...]  # those of the markers, or else 0, 1, 2 ...
     even: bool = True  # whether every step of every device has the same number of kernels
-    cut: int | None = None  # the step in which kernels end early, after even steps; None without
+    # the step in which the kernels end early, after equal steps; None if there is none
+    cut: int | None = None
 
 
 def assign(trace: Trace, devices: Sequence[Device], *, steps: int | None = None) -> Steps:

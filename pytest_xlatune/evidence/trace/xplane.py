@@ -220,7 +220,7 @@ def line_parts(
     is returned to the system when the next one is asked for.
 
     Raises:
-        WireError: the bytes are no message, or the time of the line stands behind a part of it.
+        WireError: the bytes are no message, or the time of the line comes after its first part.
     """
     data, window = file.data, window or _WINDOW
     name, timestamp_ns, at = "", 0, start
@@ -391,8 +391,8 @@ class _XplaneReader:
         """Read step markers and launches, and the kernels where the CPU is the device."""
         texts = self._table(plane.stat_names)
         of_kernels = {"ordinal": "device_ordinal", "op": "hlo_op", "module": "hlo_module"}
-        by, more = ("correlation_id", {}) if on_gpu else ("run_id", of_kernels)
-        wanted = texts.wanted(step="step_num", launch=by, **more)
+        launch, more = ("correlation_id", {}) if on_gpu else ("run_id", of_kernels)
+        wanted = texts.wanted(step="step_num", launch=launch, **more)
         if not wanted.keys() & {"step", "ordinal", "launch"}:
             return []
         # no event of a GPU's host needs one of the names, which are thousands of Python frames

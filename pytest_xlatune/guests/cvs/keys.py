@@ -18,8 +18,8 @@ USED, DIFFERENT, DROPPED = "used", "different", "dropped"
 IGNORED, COMMENT, UNKNOWN = "ignored", "comment", "unknown"
 CLASSES = (USED, DIFFERENT, DROPPED, IGNORED, COMMENT, UNKNOWN)
 
-# a use is `CLASS: text`, what becomes of all below a key, or the keys that may be below it, each
-# with its use
+# a use is either `CLASS: text`, for all that is below a key, or the keys that may be below it, each
+# with its own use
 Use = str | Mapping[str, Any]
 
 

@@ -224,8 +224,8 @@ def _generation_of(data: Mapping[str, Json], path: FilePath) -> str:
     if "train_params" in data:
         return "4"
     raise ConfigError(
-        f"{path}: this is no configuration of a training that can be read: of CVS these are "
-        "generations 1 (config and model_params, without config.xla_flags) and 4 (train_params); "
+        f"{path}: this is no configuration of a training that can be read; expected a CVS file of "
+        "generation 1 (config and model_params, without config.xla_flags) or 4 (train_params); "
         f"its keys are {', '.join(sorted(data)[:6]) or 'none'}"
     )
 

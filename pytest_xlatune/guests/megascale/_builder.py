@@ -1,6 +1,6 @@
 """Build one digest line by line; a line is recognised by its key and its form.
 
-Before that, what launchers, loggers and shippers put before a line is removed.
+What launchers, loggers and collectors of logs put before a line is removed first.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class WorkerList(NamedTuple):
 
     Attributes:
         workers: the workers; what is no worker is left out.
-        cores: the number of these, and of the cores that libtpu left out.
+        cores: the number of these workers and of the cores that libtpu left out, together.
         is_cut: whether libtpu listed only the first cores.
     """
 

@@ -123,7 +123,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class FirstError(msgspec.Struct, frozen=True):
-    """The type and the time of the first error that was reported; None if the text has no time."""
+    """The type of the first error that was reported, and its time; None if the text has no time."""
 
     type: str
     time: str | None

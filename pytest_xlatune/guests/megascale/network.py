@@ -92,7 +92,7 @@ def measure(traffic: Traffic, *, link_gbit_s: float = 100.0) -> dict[str, Any]:
 
 
 def _slow_hosts(pairs: Sequence[Row]) -> list[str]:
-    """Return the hosts that all slow pairs have in common at one end, if most pairs are slow.
+    """Return the hosts that all slow pairs have at one end, if most pairs of such a host are slow.
 
     There are two at most: one as the source, and one as the destination.
     """

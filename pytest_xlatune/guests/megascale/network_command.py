@@ -169,7 +169,7 @@ def judge(network: Mapping[str, Any], *, link_gbit_s: float) -> tuple[Judgement,
             "latency_tail",
             tail >= _LEAST_TAIL and tail > _TAIL_SHARE * n,
             f"{tail} of {n} messages, without those of slow pairs, took more than 10 times the "
-            "median of their size, and 10 ms more; a tail is more than 0.1 % of the messages"
+            "median of their size, and over 10 ms longer; a tail is more than 0.1 % of the messages"
             f"{doubt}",
             "check the TCP settings of the hosts: `xlatune megascale --check-env`",
         ),
@@ -177,7 +177,7 @@ def judge(network: Mapping[str, Any], *, link_gbit_s: float) -> tuple[Judgement,
             "bandwidth",
             busy >= _LEAST_BUSY_SHARE,
             f"host {', '.join(busiest[:1]) or 'none'} is above 80 % of {link_gbit_s:g} Gbit/s in "
-            f"{100 * busy:.1f} % of its milliseconds with traffic; 10 % are a full link",
+            f"{100 * busy:.1f} % of its milliseconds with traffic; a link is full from 10 % on",
             "move fewer bytes between slices: sharding, batch size of each replica; "
             "then look at the slack",
         ),

@@ -235,7 +235,7 @@ ROWS: list[tuple[str, str, dict[str, Any], str, int, list[str]]] = [
      ["unknown path 'config2.nnodes'", "config.nnodes"]),
     # what is another file
     ("generation 2", "1", {"config/xla_flags": {}}, "", 2, ["without config.xla_flags"]),
-    ("generation 3", "empty", {"training/steps": 30}, "", 2, ["generations 1", "4 (train_params)"]),
+    ("generation 3", "empty", {"training/steps": 30}, "", 2, ["generation 1", "4 (train_params)"]),
     ("no file of CVS", "empty", {"a": 1}, "", 2, ["its keys are a"]),
     ("Megatron", "empty", {"config/master_address": "x", "model_params": {}}, "", 2,
      ["a CVS file of Megatron-LM", "only files of MaxText"]),

@@ -14,17 +14,15 @@ This module knows nothing of what is loaded; the caller checks it.
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 from collections.abc import Iterator, Mapping
-from importlib.metadata import entry_points
-from typing import Any, NamedTuple, TypeVar
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
 
 from pytest_xlatune.model.errors import ConfigError
 
 _T = TypeVar("_T")
 _OURS = "pytest-xlatune"  # our distribution; its names need no entry points
-_PREFIX = "pytest_xlatune."  # prefix of our modules
 
 
 class EntryPointGroup:
@@ -43,7 +41,7 @@ class EntryPointGroup:
 
     def names(self) -> dict[str, str]:
         """Return name -> `module:attr` of all, sorted by name; imports none of them."""
-        theirs = {name: first.target for name, (first, *_) in self._theirs.items()}
+        theirs = {name: points[0].value for name, points in self._theirs.items()}
         return dict(sorted({**theirs, **self.ours}.items()))
 
     def __contains__(self, name: object) -> bool:
@@ -58,18 +56,12 @@ class EntryPointGroup:
         """Return how many there are."""
         return len(self.names())
 
-    @property
-    def has_foreign(self) -> bool:
-        """Whether another distribution adds a name; nothing is imported."""
-        return not all(
-            point.target.startswith(_PREFIX) for points in self._theirs.values() for point in points
-        )
-
     def source(self, name: str) -> str:
         """Return name and version of the distribution that adds a name; "" if none does."""
         if name in self.ours:
             return _OURS
-        return ", ".join(point.distribution for point in self._theirs.get(name, ()))
+        distributions = (point.dist for point in self._theirs.get(name, ()))
+        return ", ".join(f"{dist.name} {dist.version}" for dist in distributions if dist)
 
     def check(self, name: str, *, where: str) -> None:
         """Raise ConfigError if there is no such name; `where` is the place that gave the name.
@@ -90,18 +82,22 @@ class EntryPointGroup:
         Raises:
             ConfigError: the name is unknown, two distributions add it, or its import fails.
         """
-        target = self.ours[name] if name in self.ours else self._their_target(name, where)
-        module, _, attribute = target.partition(":")
+        self.check(name, where=where)
+        is_ours = name in self.ours
+        points = [] if is_ours else self._theirs[name]
+        if len(points) > 1:
+            raise ConfigError(
+                f"{self.kind} {name!r} in {where} is brought by {self.source(name)}: expected one "
+                f"distribution with this entry point of {self.group}; uninstall the others"
+            )
+        point = EntryPoint(name, self.ours[name], self.group) if is_ours else points[0]
         try:
-            loaded: Any = importlib.import_module(module)
-            for part in filter(None, attribute.split(".")):
-                loaded = getattr(loaded, part)
+            return point.load()
         except Exception as error:
             raise ConfigError(
-                f"{self.kind} {name!r} in {where}: {target} of {self.source(name)} cannot be "
+                f"{self.kind} {name!r} in {where}: {point.value} of {self.source(name)} cannot be "
                 f"loaded: {type(error).__name__}: {error}"
             ) from error
-        return loaded
 
     def load_as(self, name: str, base: type[_T], *, where: str) -> _T:
         """Return the object with this name, or an object of the class with this name.
@@ -120,37 +116,15 @@ class EntryPointGroup:
             )
         return made
 
-    def _their_target(self, name: str, where: str) -> str:
-        self.check(name, where=where)
-        points = self._theirs[name]
-        if len(points) > 1:
-            raise ConfigError(
-                f"{self.kind} {name!r} in {where} is brought by {self.source(name)}: expected one "
-                f"distribution with this entry point of {self.group}; uninstall the others"
-            )
-        return points[0].target
-
     @property
-    def _theirs(self) -> dict[str, tuple[_EntryPoint, ...]]:
+    def _theirs(self) -> dict[str, list[EntryPoint]]:
         return _entry_points(self.group, tuple(sys.path))
 
 
-# It is here because callers ask whether there are log formats before they load the log reader.
-LOG_FORMATS = EntryPointGroup("pytest_xlatune.log_formats", kind="log format")
-
-
-class _EntryPoint(NamedTuple):
-    target: str  # as `module:attr`
-    distribution: str  # name and version
-
-
 @functools.lru_cache(maxsize=32)
-def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, tuple[_EntryPoint, ...]]:
+def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, list[EntryPoint]]:
     """Return the entry points of a group by name; `_path` is `sys.path`, as key of the cache."""
-    by_name: dict[str, tuple[_EntryPoint, ...]] = {}
+    by_name: dict[str, list[EntryPoint]] = {}
     for point in sorted(entry_points(group=group), key=lambda point: point.value):
-        target = point.value.partition("[")[0].strip()  # the value may be:  module:attr [extra]
-        distribution = f"{point.dist.name} {point.dist.version}" if point.dist else ""
-        earlier = by_name.get(point.name, ())
-        by_name[point.name] = (*earlier, _EntryPoint(target, distribution))
+        by_name.setdefault(point.name, []).append(point)
     return by_name

@@ -6,8 +6,7 @@ r"""Which nodes are slow.
 
 One job runs on each node, all at once, and a node that looks slow runs again beside control nodes:
 at most five waves of jobs, whatever the number of nodes. Any load that fits one node will do; a
-dense model with synthetic data is best. A sweep with `--xlatune-nodelist=@healthy` uses the nodes
-that this study recommends. docs/how-to/studies.md says how certain the result is.
+dense model with synthetic data is best. docs/how-to/studies.md says how certain the result is.
 """
 
 from __future__ import annotations

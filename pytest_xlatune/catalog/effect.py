@@ -45,7 +45,7 @@ Ask = Callable[[Sequence[str]], Sequence[ParsedText]]
 
 
 class Examined(Record, frozen=True, kw_only=True):
-    """What `examine`, or `prepare.lint`, found.
+    """What `examine`, or `prepare.preflight`, found.
 
     Attributes:
         objections: those to the deployed settings first, then in the order of the profiles.

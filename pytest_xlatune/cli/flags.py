@@ -26,7 +26,7 @@ from pytest_xlatune.model.channels import on_top
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import Profile
 from pytest_xlatune.model.text import counted
-from pytest_xlatune.prepare.lint import Target, lint
+from pytest_xlatune.prepare.preflight import Target, lint
 from pytest_xlatune.report.document import brief, lines
 from pytest_xlatune.sweep.declaration import load_sweep
 from pytest_xlatune.sweep.deployed import context_of

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from pytest_xlatune.cli.show import complain
-from pytest_xlatune.sweep.groups import FLAG, LIST_ALL, OPTIONS, RunSettings, is_in_brief_help
+from pytest_xlatune.sweep.groups import OPTIONS, RunSettings
 from pytest_xlatune.sweep.settings import resolve_options
 
 SESSION_OPTIONS = frozenset({"notify-file", "negative"})  # have no effect outside pytest
@@ -23,23 +23,12 @@ def add_options(
     *,
     leave_out: Collection[str] = (),
 ) -> None:
-    """Add the options of a sweep to a command: all, or those in `only`, without `leave_out`.
-
-    The help shows each option in `only`. Without `only` it shows the most common options and says
-    where all are listed.
-    """
+    """Add the options of a sweep to a command: all, or those in `only`, without `leave_out`."""
     for option in OPTIONS:
         if (not only or option.name in only) and option.name not in leave_out:
-            help_text = option.help if only or is_in_brief_help(option.flag) else argparse.SUPPRESS
             parser.add_argument(
-                f"--{option.name}", dest=option.key, metavar=option.metavar, help=help_text
+                f"--{option.name}", dest=option.key, metavar=option.metavar, help=option.help
             )
-    if not only:
-        hint = (
-            f"All other settings of a sweep are options here too, as --NAME; `{LIST_ALL}` lists "
-            f"them as {FLAG}NAME."
-        )
-        parser.epilog = f"{parser.epilog}\n\n{hint}" if parser.epilog else hint
 
 
 def options_of(arguments: argparse.Namespace) -> RunSettings:

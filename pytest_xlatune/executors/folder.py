@@ -15,7 +15,7 @@ import msgspec
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.executors import payload
-from pytest_xlatune.launchers.rotated import WORKERS
+from pytest_xlatune.launchers.command import WORKERS
 from pytest_xlatune.logs.standstill import HangLook, Standstill, standstill
 from pytest_xlatune.model.environment import NodeEnvironment
 from pytest_xlatune.model.errors import ConfigError, LedgerError, XlatuneError

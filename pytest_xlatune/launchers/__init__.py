@@ -7,10 +7,18 @@ runs. Env files and the trainer's configuration are read only on the node.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from enum import StrEnum
 
-from pytest_xlatune.launchers.rotated import Rotates
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.trial import LaunchSpec, Trial
+
+
+class Rotates(StrEnum):
+    """How programs can take turns in what a launcher starts."""
+
+    PYTHON = "python"  # it starts Python itself, so the worker comes first
+    WRAPPED = "wrapped"  # another program starts Python and must pass PYTHONPATH on
+    NO = "no"
 
 
 class Launcher(ABC):

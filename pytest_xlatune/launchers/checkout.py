@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -30,8 +30,6 @@ from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.model.written import written
-
-_HASH = re.compile("[0-9a-f]{40,64}")  # the full hash of a commit
 
 
 @written("checkout launcher")
@@ -56,10 +54,8 @@ class CheckoutLauncher(Launcher):
     keep: tuple[str, ...] = (".venv", "venv")
 
     def __post_init__(self) -> None:
-        for kind in ("repository", "folder"):
+        for kind in ("repository", *(["folder"] if self.folder else [])):
             path = getattr(self, kind)
-            if not path and kind != "repository":
-                continue
             check_absolute(path, kind)
             if shlex.quote(path) != path:
                 raise ConfigError(
@@ -67,10 +63,6 @@ class CheckoutLauncher(Launcher):
                     "shell; use a path of letters, digits and . _ + - /"
                 )
             object.__setattr__(self, kind, path.rstrip("/") or "/")
-        if isinstance(self.inner, CheckoutLauncher):
-            raise ConfigError(
-                "checkout launcher: its inner launcher is a checkout launcher too; use only one"
-            )
 
     def describe(self) -> str:
         """Return the inner description without the repository's path, so clones share a cell."""
@@ -78,46 +70,39 @@ class CheckoutLauncher(Launcher):
         return f"checkout of {description}"
 
     def checkout_of(self, cell: Cell) -> str:
-        """Return the path of the checkout of a cell's commit, on this machine.
-
-        Raises:
-            ConfigError: the cell does not name a commit by its full hash.
-        """
-        if not _HASH.fullmatch(cell.code):
-            raise ConfigError(
-                f"cell {cell.label!r}: its code is {cell.code!r}, but a checkout needs a commit; "
-                "name one by CellSettings(code='main')"
-            )
+        """Return the path of the checkout of a cell's commit, on this machine."""
         return f"{self.folder or f'{self.repository}/.git/xlatune'}/{cell.code}"
+
+    def _moved(self, texts: Iterable[str], cell: Cell) -> tuple[str, ...]:
+        """Return texts in which paths of the repository are those of the cell's checkout."""
+        old, new = self.repository, self.checkout_of(cell)
+        return tuple(_with_path_replaced(text, old, new, keep=self.keep) for text in texts)
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the inner launcher's files, in the commit's checkout."""
-        return tuple(map(self._path_mover(cell), self.inner.env_files_of(cell)))
+        return self._moved(self.inner.env_files_of(cell), cell)
 
     def files(self, cell: Cell) -> tuple[str, ...]:
         """Return what must exist where trials run: files of the commit, and kept files."""
-        return tuple(map(self._path_mover(cell), self.inner.files(cell)))
+        return self._moved(self.inner.files(cell), cell)
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the inner launcher's spec with the repository's paths replaced by the checkout's.
 
         Raises:
-            ConfigError: as the inner launcher raises it, or the cell names no commit.
+            ConfigError: as the inner launcher raises it.
         """
-        spec, move = self.inner.launch(trial, cell), self._path_mover(cell)
+        spec = self.inner.launch(trial, cell)
+        (cwd,) = self._moved((spec.cwd,), cell)
         return msgspec.structs.replace(
             spec,
-            argv=tuple(map(move, spec.argv)),
-            probe=tuple(map(move, spec.probe)),
-            paths=tuple(map(move, spec.paths)),
-            env={name: move(value) for name, value in spec.env.items()},
-            files={name: move(text) for name, text in spec.files.items()},
-            cwd=move(spec.cwd),
+            argv=self._moved(spec.argv, cell),
+            probe=self._moved(spec.probe, cell),
+            paths=self._moved(spec.paths, cell),
+            env=dict(zip(spec.env, self._moved(spec.env.values(), cell), strict=True)),
+            files=dict(zip(spec.files, self._moved(spec.files.values(), cell), strict=True)),
+            cwd=cwd,
         )
-
-    def _path_mover(self, cell: Cell) -> Callable[[str], str]:
-        checkout = self.checkout_of(cell)
-        return lambda text: _with_path_replaced(text, self.repository, checkout, keep=self.keep)
 
 
 def _with_path_replaced(text: str, old: str, new: str, *, keep: tuple[str, ...] = ()) -> str:
@@ -125,8 +110,6 @@ def _with_path_replaced(text: str, old: str, new: str, *, keep: tuple[str, ...] 
 
     Paths below `old` that begin with a name in `keep`, or with `.git`, are not changed.
     """
-    if old not in text:
-        return text
     kept = "|".join(map(re.escape, (*(name.strip("/") for name in keep), ".git")))
     # PYTHONPATH=/shared/trainer/src:/opt    but neither /shared/trainer2 nor /mnt/shared/trainer
     path = rf"(?<![\w./+-]){re.escape(old)}(?![\w.+-])(?!/(?:{kept})(?:[/\s'\":;,]|$))"
@@ -162,11 +145,7 @@ class LauncherByCell(Launcher):
         return self.launcher_of(cell).files(cell)
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
-        """Return the spec of the cell's launcher.
-
-        Raises:
-            ConfigError: as the cell's launcher raises it.
-        """
+        """Return the spec of the cell's launcher, and raise the errors that it raises."""
         return self.launcher_of(cell).launch(trial, cell)
 
 
@@ -177,17 +156,13 @@ def with_python(launcher: Launcher, python: str) -> Launcher:
         ConfigError: it is unknown which word of the command is the interpreter.
     """
     any_launcher: Any = launcher
-    names = set[str]()
-    if dataclasses.is_dataclass(any_launcher):
-        names = {field.name for field in dataclasses.fields(any_launcher)}
+    names = getattr(launcher, "__dataclass_fields__", {})
+    changes: dict[str, Any] = {"python": python}
     if "inner" in names:
-        changes: dict[str, Any] = {"inner": with_python(any_launcher.inner, python)}
-    elif "python" in names and "sbatch" not in names:
-        # with `sbatch`, `python` is the interpreter that follows the job, not that of the trainer
-        changes = {"python": python}
-    elif "argv" in names and any_launcher.interpreter:
+        changes = {"inner": with_python(any_launcher.inner, python)}
+    elif "argv" in names and launcher.interpreter:
         changes = {"argv": (python, *any_launcher.argv[1:])}
-    else:
+    elif "python" not in names or not launcher.interpreter:
         raise ConfigError(
             f"python={python!r}: {type(launcher).__name__} names no interpreter to replace; write "
             "a command that begins with python, or use MaxTextLauncher"

@@ -22,19 +22,28 @@ source one file after the other and then exec the program. This module reads no 
     {{ }}         braces
 
 Such a command has no known option for the profiler, so its evidence trial gives only the XLA dump.
+
+The worker of a rotation, `workers/rotate.py`, compiles the step once for each program and lets the
+programs take turns. It runs in the trainer's own interpreter, where nothing of ours is installed,
+so its files are in the attempt's folder. If the launcher starts Python itself, the worker comes
+before the trainer's words: `python FOLDER/xlatune_rotate.py FOLDER/rotation.json -- train.py`. If a
+shell or a container's program starts Python, the worker is `sitecustomize.py` in the first folder
+of PYTHONPATH. `executors.folder` inserts its text when the attempt is submitted.
 """
 
 from __future__ import annotations
 
-import re
+import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
+from string import Formatter
 
-from pytest_xlatune.launchers import Launcher, rotated
-from pytest_xlatune.launchers.rotated import Rotates
+import msgspec
+
+from pytest_xlatune.launchers import Launcher, Rotates
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.channels import CHANNELS, DUMP_FOLDER, logging_env, on_top
 from pytest_xlatune.model.errors import ConfigError
@@ -60,6 +69,13 @@ INHERIT = (
 PROFILE_FILE = "profile.env.sh"
 METRICS_FILE = "metrics.jsonl"
 PROBE_FILE = "xlatune_environment.py"  # has the text of `workers.probe_environment`
+SPEC_FILE = "rotation.json"
+WORKER_FILE = "xlatune_rotate.py"  # has the text of `workers.rotate`
+SITE_FOLDER = "xlatune_site"
+SITE_FILE = f"{SITE_FOLDER}/sitecustomize.py"  # has the same text
+WORKERS = (WORKER_FILE, SITE_FILE)
+# the variable with the path of the spec, for a worker that is loaded as `sitecustomize`
+VARIABLE = "XLATUNE_ROTATION"
 
 # Written in place of the attempt's folder until its path is known. It has blanks, so a flag's value
 # that contains it is put between double quotes. The path may then have blanks too.
@@ -91,12 +107,17 @@ _DUMP_OPTIONS_FLAGS = (
 )
 _DUMP_FLAG_PREFIX = "xla_dump_"
 # with these variables, NCCL and RCCL print each variable that they read, once
-NCCL_SHOWS_SETTINGS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ENV"}
+_NCCL_SHOWS_SETTINGS = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ENV"}
 
 # Prints the program's flags to the log, because only the node knows the result of the env files.
 _SHOW_FLAGS = """\
 : "${XLA_FLAGS=}"  # a sourced file may have said `set -u`
 printf 'XLA_FLAGS=%s\\n' "${XLA_FLAGS//$'\\n'/ }" >&2
+"""
+# loads the worker of a rotation into every Python
+_LOAD_WORKER = f"""\
+export PYTHONPATH="$xlatune_folder/{SITE_FOLDER}${{PYTHONPATH:+:$PYTHONPATH}}"
+export {VARIABLE}="$xlatune_folder/{SPEC_FILE}"
 """
 # Makes rank 0 show its settings in effect. It adds no flags if a dump is already requested, or if
 # XLA_FLAGS begins with a file name, because XLA then reads only that file.
@@ -145,16 +166,20 @@ class ProgramLauncher(Launcher):
     in_shell: bool = False
 
     def __post_init__(self) -> None:
-        for kind, path in [*(("env file", file) for file in self.env_files), ("cwd", self.cwd)]:
-            if path:
-                check_absolute(path, kind)
+        for path in self.env_files:
+            check_absolute(path, "env file")
+        if self.cwd:
+            check_absolute(self.cwd, "cwd")
         for name in ("XLA_FLAGS", *CHANNELS):
-            if any(fnmatchcase(name, pattern) for pattern in self.inherit):
+            if self._inherits(name):
                 raise ConfigError(
                     f"launcher: `inherit` passes {name} on, so the flags of a trial would depend "
                     "on the shell that the sweep was started from; put its text into the cell's "
                     "`deployed`"
                 )
+
+    def _inherits(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.inherit)
 
     @property
     def rotates(self) -> Rotates:
@@ -167,7 +192,7 @@ class ProgramLauncher(Launcher):
 
     def files(self, cell: Cell) -> tuple[str, ...]:
         """Return the absolute paths that must exist where trials run."""
-        return tuple(path for path in (*self.env_files_of(cell), self.cwd) if path)
+        return (*self.env_files_of(cell), *filter(None, [self.cwd]))
 
     def where(self) -> str:
         """Return the attributes that are not default, for `describe`; "" if all are default."""
@@ -202,74 +227,74 @@ class ProgramLauncher(Launcher):
         """
         deployed = cell.deployed.get("XLA_FLAGS", "")
         parse_flags(deployed, where="the deployed XLA_FLAGS")
-        probe_argv = (self.interpreter or "python3", f"{FOLDER}/{PROBE_FILE}", "trainer", program)
-        first_env: dict[str, str] = {}
-        evidence_flags = _EVIDENCE_FLAGS if trial.protocol.dump else ()
-        flags = (*trial.pins, *trial.profile.flags, *evidence_flags)
-        env = trial_env(trial)
-        worker: dict[str, str] = {}
-        if trial.rotation is not None:
-            argv, worker = rotated.with_worker(
-                argv,
-                trial.rotation.as_run,
-                interpreter=self.interpreter,
-                program=program,
-                folder=FOLDER,
-            )
-        loads_worker = rotated.SITE_FILE in worker
+        probe: Sequence[str] = (
+            *(self.interpreter or "python3", f"{FOLDER}/{PROBE_FILE}"),
+            *("trainer", program),
+        )
+        flags = (*trial.pins, *trial.profile.flags)
+        flags += _EVIDENCE_FLAGS if trial.protocol.dump else ()
+        env, files, first_env = trial_env(trial), rotation_files(trial), dict[str, str]()
+        # Options of the interpreter stay in place: `python -u train.py` becomes `python -u WORKER`.
+        places = [at for at, word in enumerate(argv[1:], 1) if word in ("-m", program)]
+        loads_worker = bool(files) and not (places and program and argv[0] == self.interpreter)
+        if files and not loads_worker:
+            files[WORKER_FILE] = files.pop(SITE_FILE)
+            worker = (f"{FOLDER}/{WORKER_FILE}", f"{FOLDER}/{SPEC_FILE}", "--")
+            argv = (*argv[: places[0]], *worker, *argv[places[0] :])
+        is_witness = shows_settings(trial)
         if self.env_files or self.cwd or self.in_shell or loads_worker:
-            witness = witness_script() if shows_settings(trial) else ""
-            loads = rotated.WORKER_EXPORTS if loads_worker else ""
-            script = _profile_script(trial, flags, env) + loads + witness
-            command, files = self._in_wrapper(argv, cell), {PROFILE_FILE: script}
-            probe = self._in_wrapper(probe_argv, cell)
+            # FOLDER has blanks, so it is between single quotes, which the variable must not be
+            exports = shell_exports(flags, env).replace(FOLDER, "'\"$xlatune_folder\"'")
+            files[PROFILE_FILE] = (
+                f"# profile {trial.profile.id}, applied after every env file\n"
+                f"{exports}{_SHOW_FLAGS}{_LOAD_WORKER if loads_worker else ''}"
+                f"{witness_script() if is_witness else ''}"
+            )
+            argv, probe = self._in_wrapper(argv, cell), self._in_wrapper(probe, cell)
             # an env file may have a recipe for some cells only, and tests which cell this is
             guards = cell.guard_variables if self.env_files else {}
             composed = {**guards, **cell.deployed}
         else:
-            command, files = tuple(map(_relative, argv)), {}
-            probe = tuple(map(_relative, probe_argv))
+            argv, probe = tuple(map(_relative, argv)), tuple(map(_relative, probe))
             composed = on_top(cell.deployed, env)
             if flags:
                 composed["XLA_FLAGS"] = _relative(append_flags(deployed, flags))
-            first_env = self._witness_env(composed) if shows_settings(trial) else {}
+            first_env = self._witness_env(composed) if is_witness else {}
+            is_witness = "XLA_FLAGS" in first_env
         return LaunchSpec(
-            argv=command,
+            argv=tuple(argv),
             env=composed,
             first_env=first_env,
             inherit=self.inherit,
-            files={**files, **worker},
+            files=files,
             metrics_file=metrics_file,
-            tells_options=shows_settings(trial) and ("XLA_FLAGS" in first_env or bool(files)),
-            probe=probe,
+            tells_options=is_witness,
+            probe=tuple(probe),
             paths=self.files(cell),
             folders=tuple(filter(None, [trial.autotune_folder])),
             last_step=trial.protocol.last_step,
             deadline_s=trial.deadline_s,
         )
 
-    def _witness_env(self, env: Mapping[str, str]) -> dict[str, str]:
+    def _witness_env(self, env: dict[str, str]) -> dict[str, str]:
         """Return the variables that make rank 0 show its settings, except those set by the user."""
-        has_debug = "NCCL_DEBUG" in env or any(
-            fnmatchcase("NCCL_DEBUG", pattern) for pattern in self.inherit
-        )
-        witness_env = {} if has_debug else dict(NCCL_SHOWS_SETTINGS)
+        has_debug = "NCCL_DEBUG" in env or self._inherits("NCCL_DEBUG")
+        witness_env = {} if has_debug else dict(_NCCL_SHOWS_SETTINGS)
         witness_env |= {name: value for name, value in logging_env(env).items() if name not in env}
         flags = env.get("XLA_FLAGS", "")
         if _DUMP_FLAG_PREFIX not in flags:
             dump_flags = format_flags(_DUMP_OPTIONS_FLAGS).replace(FOLDER, _FOLDER_WORD)
             # ours come first, because XLA stops reading at a word that it cannot read
-            witness_env["XLA_FLAGS"] = " ".join(filter(None, (dump_flags, flags)))
+            witness_env["XLA_FLAGS"] = f"{dump_flags} {flags}".rstrip()
         return witness_env
 
     def _in_wrapper(self, argv: Sequence[str], cell: Cell) -> tuple[str, ...]:
         """Return the command that sources the env files and the profile, then execs `argv`."""
+        files = map(shlex.quote, self.env_files_of(cell))
         script = _WRAPPER.format(
             token=FOLDER,
             cwd=shlex.quote(self.cwd or "."),
-            sources="".join(
-                _SOURCE.format(file=shlex.quote(path)) for path in self.env_files_of(cell)
-            ),
+            sources="".join(_SOURCE.format(file=file) for file in files),
             profile_file=PROFILE_FILE,
         )
         # --norc, because bash reads ~/.bashrc even with -c if it believes that sshd started it
@@ -281,6 +306,14 @@ def trial_env(trial: Trial) -> dict[str, str]:
     kept = _KEEP_KERNEL_FOLDER if trial.pins else {}
     uncached = _COMPILE_ANEW if trial.compiles_anew else {}
     return {**kept, **trial.profile.env, **uncached}
+
+
+def rotation_files(trial: Trial) -> dict[str, str]:
+    """Return the spec of a rotation, and a file for the worker's text, still empty; {} if none."""
+    if trial.rotation is None:
+        return {}
+    text = msgspec.json.format(json.dumps(trial.rotation.as_run.to_json()), indent=1)
+    return {SPEC_FILE: f"{text}\n", SITE_FILE: ""}
 
 
 def check_absolute(path: str, kind: str) -> None:
@@ -305,16 +338,14 @@ def metrics_file_of(cell: Cell) -> str:
     return METRICS_FILE if len(cell.nodelist) <= 1 else ""
 
 
-def number(value: float) -> str:
-    """Write a number as a trainer's argument: `7` for 7.0, every digit otherwise."""
-    return str(int(value)) if float(value).is_integer() else repr(value)
-
-
-def _profile_script(trial: Trial, flags: Sequence[Flag], env: dict[str, str]) -> str:
-    exports = shell_exports(flags, env)
-    # FOLDER has blanks and so is between single quotes, which the variable must be outside of
-    exports = exports.replace(FOLDER, "'\"$xlatune_folder\"'")
-    return f"# profile {trial.profile.id}, applied after every env file\n{exports}{_SHOW_FLAGS}"
+def sizes_of(cell: Cell) -> dict[str, str]:
+    """Return batch size and length as arguments of a trainer, those that the cell sets."""
+    sizes = {name: getattr(cell, name) for name in ("per_device_batch_size", "max_target_length")}
+    return {
+        name: str(int(size)) if float(size).is_integer() else repr(size)
+        for name, size in sizes.items()
+        if size is not None
+    }
 
 
 def shows_settings(trial: Trial) -> bool:
@@ -334,8 +365,6 @@ def witness_script(folder: str = "xlatune_folder") -> str:
     `folder` is the name of the variable with the folder to write to; if the variable is unset, the
     lines do nothing.
     """
-    flags = shlex.quote(format_flags(_DUMP_OPTIONS_FLAGS)).replace(FOLDER, f"'\"${folder}\"'")
-    nccl = " ".join(f"{name}={value}" for name, value in NCCL_SHOWS_SETTINGS.items())
     channels = "".join(
         f"  [[ ! -v {channel} || -v {name} ]] || export {name}={value}\n"
         for channel in CHANNELS
@@ -344,8 +373,8 @@ def witness_script(folder: str = "xlatune_folder") -> str:
     return _WITNESS.format(
         folder=folder,
         dumps=_DUMP_FLAG_PREFIX,
-        flags=flags,
-        nccl=nccl,
+        flags=shlex.quote(format_flags(_DUMP_OPTIONS_FLAGS)).replace(FOLDER, f"'\"${folder}\"'"),
+        nccl=" ".join(f"{name}={value}" for name, value in _NCCL_SHOWS_SETTINGS.items()),
         channels=channels,
     )
 
@@ -360,23 +389,11 @@ def for_model(path: str, cell: Cell) -> str:
     return path.replace("{model_tag}", cell.model_tag)
 
 
-OVERRIDES = "{overrides}"
-# a placeholder, a doubled brace, or a stray one:  {steps}  {{  }
-_BRACES = re.compile(r"\{\{|\}\}|\{[^{}]*\}|[{}]")
-# placeholder -> returns its value; None if the cell does not set it
-PLACEHOLDERS: Mapping[str, Callable[[Trial, Cell], str | None]] = {
-    "model_tag": lambda _, cell: cell.model_tag,
-    "config_tag": lambda _, cell: cell.config_tag,
-    "parallelism": lambda _, cell: str(cell.parallelism),
-    "per_device_batch_size": lambda _, cell: _number_or_none(cell.per_device_batch_size),
-    "max_target_length": lambda _, cell: _number_or_none(cell.max_target_length),
-    "steps": lambda trial, _: str(trial.protocol.steps),
-    "dataset_type": lambda trial, _: trial.protocol.dataset_type,
-    "profile": lambda trial, _: trial.profile.id,
-    "trial": lambda trial, _: trial.id,
-    "folder": lambda *_: FOLDER,
-    "metrics_file": lambda *_: f"{FOLDER}/{METRICS_FILE}",
-}
+_OVERRIDES = "{overrides}"
+_PLACEHOLDERS = (
+    *("model_tag", "config_tag", "parallelism", "per_device_batch_size", "max_target_length"),
+    *("steps", "dataset_type", "profile", "trial", "folder", "metrics_file"),
+)
 
 
 @written("command launcher")
@@ -398,7 +415,7 @@ class CommandLauncher(ProgramLauncher):
         if not self.argv:
             raise ConfigError("command launcher: argv is empty; name the program to start")
         for argument, redacted in zip(self.argv, command_without_secrets(self.argv), strict=True):
-            if argument != OVERRIDES:
+            if argument != _OVERRIDES:
                 _check_placeholders(argument, redacted)
 
     def __repr__(self) -> str:
@@ -416,10 +433,8 @@ class CommandLauncher(ProgramLauncher):
 
     def files(self, cell: Cell) -> tuple[str, ...]:
         """Return what must exist where trials run: the program, and scripts among its arguments."""
-        scripts = [word for word in self.argv[1:] if word.endswith((".py", ".sh"))]
-        paths = [
-            path for path in (self.argv[0], *scripts) if path.startswith("/") and "{" not in path
-        ]
+        words = (self.argv[0], *(word for word in self.argv[1:] if word.endswith((".py", ".sh"))))
+        paths = (word for word in words if word.startswith("/") and "{" not in word)
         return (*ProgramLauncher.files(self, cell), *paths)
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
@@ -429,75 +444,72 @@ class CommandLauncher(ProgramLauncher):
             ConfigError: a placeholder has no value, overrides have no placeholder, or a Python
                 script is relative and there is no `cwd`.
         """
-        program = _program(self.argv) if self.interpreter else ""
-        if program.endswith(".py") and "{" not in program and not self.cwd:
-            check_absolute(program, "script")
+        shown = command_without_secrets(self.argv)
         overrides = {**cell.overrides, **trial.profile.overrides}
-        if overrides and OVERRIDES not in self.argv:
+        if overrides and _OVERRIDES not in self.argv:
             raise ConfigError(
                 f"profile {trial.profile.id!r}: override {next(iter(overrides))!r} would be lost, "
-                f"because the command has no argument {OVERRIDES}; add it: "
-                f"{shlex.join(command_without_secrets(self.argv))}"
+                f"because the command has no argument {_OVERRIDES}; add it: {shlex.join(shown)}"
             )
+        values = {
+            "model_tag": cell.model_tag,
+            "config_tag": cell.config_tag,
+            "parallelism": str(cell.parallelism),
+            **sizes_of(cell),
+            "steps": str(trial.protocol.steps),
+            "dataset_type": trial.protocol.dataset_type,
+            "profile": trial.profile.id,
+            "trial": trial.id,
+            "folder": FOLDER,
+            "metrics_file": f"{FOLDER}/{METRICS_FILE}",
+        }
         argv: list[str] = []
-        for argument, redacted in zip(self.argv, command_without_secrets(self.argv), strict=True):
-            if argument == OVERRIDES:
+        for argument, redacted in zip(self.argv, shown, strict=True):
+            if argument == _OVERRIDES:
                 argv += [f"{key}={value}" for key, value in overrides.items()]
-            else:
-                argv.append(_fill(argument, redacted, trial, cell))
+                continue
+            try:
+                argv.append(argument.format_map(values))
+            except KeyError as error:
+                raise ConfigError(
+                    f"command launcher: {redacted!r} needs the cell's {error.args[0]}, which is "
+                    f"not set; give Cell({error.args[0]}=...)"
+                ) from None
+        program = _program(argv) if self.interpreter else ""
+        if program.endswith(".py") and not (self.cwd or program.startswith(FOLDER)):
+            check_absolute(program, "script")
         writes_metrics = any("{metrics_file}" in word for word in self.argv)
-        metrics_file = metrics_file_of(cell) if writes_metrics else ""
         return self.start(
             argv,
             trial=trial,
             cell=cell,
-            metrics_file=metrics_file,
-            program=_program(argv) if self.interpreter else "",
+            metrics_file=metrics_file_of(cell) if writes_metrics else "",
+            program=program,
         )
 
 
 def _program(argv: Sequence[str]) -> str:
     """Return the script or module that a Python command line runs; "" if unknown."""
-    for at, word in enumerate(argv[1:], start=1):
-        if word == "-m":
-            return "".join(argv[at + 1 : at + 2])
-        if word.endswith(".py"):
-            return word
+    for word, following in zip(argv[1:], (*argv[2:], ""), strict=True):
+        if word == "-m" or word.endswith(".py"):
+            return following if word == "-m" else word
     return ""
-
-
-def _number_or_none(value: float | None) -> str | None:
-    return None if value is None else number(value)
-
-
-def _fill(argument: str, redacted: str, trial: Trial, cell: Cell) -> str:
-    """Return an argument with its placeholders filled in; `redacted` is shown in messages."""
-
-    def value_of(match: re.Match[str]) -> str:
-        name = match[0].strip("{}")
-        if not name:  # {{ or }}
-            return match[0][0]
-        value = PLACEHOLDERS[name](trial, cell)
-        if value is None:
-            raise ConfigError(
-                f"command launcher: {redacted!r} needs the cell's {name}, which is not set; "
-                f"give Cell({name}=...)"
-            )
-        return value
-
-    return _BRACES.sub(value_of, argument)
 
 
 def _check_placeholders(argument: str, redacted: str) -> None:
     """Raise ConfigError for an unknown placeholder; `redacted` is shown in messages."""
     where = f"the command's argument {redacted!r}"
-    for braces in _BRACES.findall(argument):
-        name = braces.strip("{}")
-        if braces in ("{{", "}}") or name in PLACEHOLDERS:
+    stray = ConfigError(f"{where}: write {{{{ and }}}} for braces that do not form a placeholder")
+    try:
+        fields = list(Formatter().parse(argument))
+    except ValueError:
+        raise stray from None
+    for _, name, format_spec, conversion in fields:
+        if name is None or (name in _PLACEHOLDERS and not (format_spec or conversion)):
             continue
-        if braces == OVERRIDES:
-            raise ConfigError(f"{where}: {OVERRIDES} must be a separate argument")
-        if name and braces in redacted:  # otherwise it is in a secret, which no message shows
-            valid = (*PLACEHOLDERS, "overrides")
-            raise ConfigError.unknown("placeholder", name, valid=valid, where=where)
-        raise ConfigError(f"{where}: write {{{{ and }}}} for braces that do not form a placeholder")
+        if name == "overrides":
+            raise ConfigError(f"{where}: {_OVERRIDES} must be a separate argument")
+        if not name or f"{{{name}}}" not in redacted:  # no message shows one in a secret
+            raise stray
+        valid = (*_PLACEHOLDERS, "overrides")
+        raise ConfigError.unknown("placeholder", name, valid=valid, where=where)

@@ -25,9 +25,6 @@ open: when that process ends, in whatever way, the entry script ends the trainer
 trainer is a child of srun, so this is not needed.
 
 Sources: the manuals of docker run and podman run; pyxis' README for srun's options.
-
-`configured` applies a site's settings to a sweep file's launcher. Settings for a container put the
-launcher into a container, or change its container; the runtime `none` removes it.
 """
 
 from __future__ import annotations
@@ -56,7 +53,6 @@ ENV_FILE = "container.env.sh"
 FOLDER_WORD = "{xlatune.folder}"  # replaced by the payload, see `executors.payload`
 RANK_WORD = "{xlatune.rank}"
 
-
 # the words before a command that start it in a container
 _START_COMMAND = ("bash", "--norc", "--noprofile", HOST_FILE, FOLDER_WORD, RANK_WORD)
 _PYXIS = "pyxis"
@@ -65,16 +61,13 @@ _SHOW_DIGEST = {
     "docker": "docker image inspect --format '{{.Id}} {{.RepoDigests}}' NAME",
     "podman": "podman image inspect --format '{{.Digest}}' NAME",
 }
-_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "docker": (),
-    "podman": ("--http-proxy=false",),  # the address of a proxy may contain a password
-}
 _AMD = ("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video")
-# vendor of GPUs -> runtime -> the options for its GPUs
-_GPU_OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "": {"docker": (), "podman": ()},
-    "nvidia": {"docker": ("--gpus=all",), "podman": ("--device=nvidia.com/gpu=all",)},
-    "amd": {"docker": _AMD, "podman": _AMD},
+# (runtime, vendor of GPUs) -> the options for its GPUs
+_GPU_OPTIONS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("docker", "nvidia"): ("--gpus=all",),
+    ("podman", "nvidia"): ("--device=nvidia.com/gpu=all",),
+    ("docker", "amd"): _AMD,
+    ("podman", "amd"): _AMD,
 }
 # vendor of GPUs -> the device files of a node with them
 _DEVICES = {"": (), "nvidia": ("/dev/nvidiactl",), "amd": ("/dev/kfd", "/dev/dri")}
@@ -131,9 +124,7 @@ rm -f -- "$xlatune_folder/container.node.$xlatune_rank.sh"
 . "$xlatune_folder/container.env.sh" || exit 78
 """
 # the second part for pyxis
-_ENTRY_EXEC = """\
-exec "$@"
-"""
+_ENTRY_EXEC = 'exec "$@"\n'
 # The second part for docker and podman: it ends the trainer when `container.sh` is gone. bash gives
 # a background command /dev/null as input, so the pipe is moved to descriptor 3.
 _ENTRY_SUPERVISE = """\
@@ -148,18 +139,13 @@ exit "$status"
 """
 
 
-def _env_script(env: Mapping[str, str]) -> str:
+def _exports(env: Mapping[str, str]) -> str:
     """Return `container.env.sh`, which sets the variables, byte for byte."""
-    return "".join(f"export {name}={_quoted(value)}\n" for name, value in env.items())
-
-
-def _quoted(value: str) -> str:
-    """Return a value quoted for bash, with variables in place of the payload's two words."""
-    quoted = shlex.quote(value)
+    text = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
     # the single quotes are closed before each variable and opened after it, so that bash expands it
     for word, name in ((FOLDER_WORD, "xlatune_folder"), (RANK_WORD, "xlatune_rank")):
-        quoted = quoted.replace(word, f"'\"${name}\"'")
-    return quoted
+        text = text.replace(word, f"'\"${name}\"'")
+    return text
 
 
 # variables that describe the node and are not passed on, because the image sets its own
@@ -198,10 +184,8 @@ class ContainerLauncher(Launcher):
     args: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, value, valid in (
-            ("runtime", self.runtime, (*_SHOW_DIGEST, _PYXIS)),
-            ("gpus", self.gpus, _DEVICES),
-        ):
+        for name, valid in (("runtime", (*_SHOW_DIGEST, _PYXIS)), ("gpus", _DEVICES)):
+            value = getattr(self, name)
             if value not in valid:
                 shown = filter(None, valid)
                 raise ConfigError.unknown(name, value, valid=shown, where="container")
@@ -230,11 +214,11 @@ class ContainerLauncher(Launcher):
 
     def env_files_of(self, cell: Cell) -> tuple[str, ...]:
         """Return the deployed shell files: on the node if they are mounted, else in the image."""
-        files = []
-        for path in self.inner.env_files_of(cell):
-            on_node = self._outside((path,))
-            files.append(on_node[0] if on_node else path)
-        return tuple(files)
+        return tuple(
+            outside
+            for path in self.inner.env_files_of(cell)
+            for outside in self._outside((path,)) or (path,)
+        )
 
     @property
     def interpreter(self) -> str:
@@ -270,29 +254,28 @@ class ContainerLauncher(Launcher):
                 f"container: autotune_cache {trial.autotune_folder} is in no mount, so its files "
                 "would be lost with the container of the trial; mount the folder above it"
             )
-        variables = []
-        for variable in spec.inherit:
-            if variable.endswith("*"):
-                variables.append(f'"${{!{variable[:-1]}@}}"')  # bash lists the names that match
-            elif variable not in _NODE_VARIABLES:
-                variables.append(variable)
-        template = _HEAD + (_DETACHED_START if self._is_detached else _CHILD_START)
+        variables = [
+            # bash lists the names that match
+            f'"${{!{variable[:-1]}@}}"' if variable.endswith("*") else variable
+            for variable in spec.inherit
+            if variable not in _NODE_VARIABLES
+        ]
+        start, end = _CHILD_START, _ENTRY_EXEC
+        if self._is_detached:
+            start, end = _DETACHED_START, _ENTRY_SUPERVISE
+        quoted_cwd = shlex.quote(spec.cwd) if spec.cwd else '"$folder"'
         command = [
-            *self._start_words(self._image(cell), spec.cwd),
+            *self._start_words(self._image(cell), quoted_cwd),
             f'bash --norc --noprofile "$folder/{ENTRY_FILE}" "$folder" "$rank" "$@"',
         ]
-        host_script = template.format(
+        host_script = (_HEAD + start).format(
             runtime=self.runtime,
             variables=" ".join(variables),
             # on several lines, so that people can read and change it
             command=" \\\n  ".join(command),
             program=shlex.join(self._program),
         )
-        files = {
-            HOST_FILE: host_script,
-            ENTRY_FILE: _ENTRY + (_ENTRY_SUPERVISE if self._is_detached else _ENTRY_EXEC),
-            ENV_FILE: _env_script(spec.env),
-        }
+        scripts = {HOST_FILE: host_script, ENTRY_FILE: _ENTRY + end, ENV_FILE: _exports(spec.env)}
         return msgspec.structs.replace(
             spec,
             argv=(*_START_COMMAND, *spec.argv),
@@ -302,7 +285,7 @@ class ContainerLauncher(Launcher):
             folders=folders,
             env={},
             inherit=tuple(dict.fromkeys((*_RUNTIME_VARIABLES, *spec.inherit))),
-            files={**spec.files, **files},
+            files={**spec.files, **scripts},
             cwd="",
         )
 
@@ -316,21 +299,21 @@ class ContainerLauncher(Launcher):
         usual_program = self.runtime if self._is_detached else "srun"
         return shlex.split(self.program) or [usual_program]
 
-    def _start_words(self, image: str, cwd: str) -> list[str]:
-        """Return the words that start a trial's container, quoted for bash.
-
-        `cwd` is the working directory; "" means the attempt's folder.
-        """
-        quoted_cwd = shlex.quote(cwd) if cwd else '"$folder"'
-        mounts = list(map(_mount_option, self.mounts))
+    def _start_words(self, image: str, quoted_cwd: str) -> list[str]:
+        """Return the words that start a trial's container, quoted for bash."""
+        mounts = [
+            f"{source}:{target}{':ro' if mode == 'ro' else ''}"
+            for source, target, mode in map(_parse_mount, self.mounts)
+        ]
         if self._is_detached:
             has_shm = any(word.startswith("--shm-size") for word in self.args)
             site_options = (
                 "--pull=never",  # a trial does not wait for a download; `args` may replace this
                 "--network=host",
                 *([] if has_shm else ["--ipc=host"]),
-                *_OPTIONS[self.runtime],
-                *_GPU_OPTIONS[self.gpus][self.runtime],
+                # the address of a proxy may contain a password
+                *(["--http-proxy=false"] if self.runtime == "podman" else []),
+                *_GPU_OPTIONS.get((self.runtime, self.gpus), ()),
                 *(f"--volume={mount}" for mount in mounts),
                 *self.args,
             )
@@ -359,9 +342,7 @@ class ContainerLauncher(Launcher):
     def _outside(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         """Return where the container's paths are on the node; leave out those in no mount."""
         # longest first, because an inner mount hides the mounts around it
-        mounts = sorted(
-            map(_parse_mount, self.mounts), key=lambda mount: len(mount[1]), reverse=True
-        )
+        mounts = sorted(map(_parse_mount, self.mounts), key=lambda mount: -len(mount[1]))
         outer_paths = []
         for path in map(PurePosixPath, paths):
             for source, target, _ in mounts:
@@ -377,19 +358,19 @@ class ContainerLauncher(Launcher):
             raise ConfigError(
                 "container: the cell names no image; give --xlatune-image IMAGE@sha256:…"
             )
+        path = image.partition("@")[0]
         if not self._is_detached:
-            path = image.partition("@")[0]
-            if not path.startswith("/"):
-                raise ConfigError(
-                    f"container: {self.runtime} needs the absolute path of an image file, found "
-                    f"{image!r}"
-                )
-            return path
-        if image.startswith("/") or not _PINNED.fullmatch(image):
+            if path.startswith("/"):
+                return path
+            raise ConfigError(
+                f"container: {self.runtime} needs the absolute path of an image file, found "
+                f"{image!r}"
+            )
+        if path.startswith("/") or not _PINNED.fullmatch(image):
             raise ConfigError(
                 f"container: image {image!r} is no name with a digest. The image of a tag can "
                 "change between two trials, and the numbers of two images would be compared. "
-                f"Write {image.partition('@')[0]}@sha256:<64 hexadecimal digits>; "
+                f"Write {path}@sha256:<64 hexadecimal digits>; "
                 f"`{_SHOW_DIGEST[self.runtime]}` shows the digest"
             )
         return image
@@ -410,21 +391,10 @@ def _parse_mount(text: str) -> tuple[str, str, str]:
     return source, target, mode
 
 
-def _mount_option(text: str) -> str:
-    source, target, mode = _parse_mount(text)
-    return f"{source}:{target}" + (":ro" if mode == "ro" else "")
-
-
-_APPENDED_SETTING = "env_files"  # a site's values come after the sweep file's
 _NOT_SETTINGS = frozenset({"inner", "in_shell"})  # attributes that a site cannot set
 _NO_CONTAINER = "none"  # the value of `runtime` that removes a container
-# type of a launcher's attribute -> type of a setting for msgspec, and its name in messages
-_KINDS: Mapping[type, tuple[Any, str]] = {
-    tuple: (tuple[str, ...], "a list of text"),
-    dict: (dict[str, str], "a table of text"),
-    bool: (bool, "true or false"),
-    str: (str, "text"),
-}
+# type of a launcher's attribute -> type of a setting, where they differ
+_KINDS: Mapping[type, Any] = {tuple: tuple[str, ...], dict: dict[str, str]}
 
 
 def configured(
@@ -439,7 +409,7 @@ def configured(
     Args:
         launcher: the sweep file's launcher.
         settings: attribute -> value; if the launcher is in a container, for the inner launcher.
-        container: attribute -> value for the container.
+        container: attribute -> value for the container, which is made if there is none.
         where: the place that the settings come from, for messages.
 
     Raises:
@@ -459,48 +429,29 @@ def configured(
 
 
 def _with_settings(launcher: Any, settings: Mapping[str, Any], where: str) -> Launcher:
-    """Return a launcher with settings applied; `where` names their place, for messages."""
-    if not settings:
-        return cast("Launcher", launcher)
-    if not dataclasses.is_dataclass(launcher) or isinstance(launcher, type):
-        raise ConfigError(
-            f"{where}: {type(launcher).__name__} is no dataclass, so it has no settings; take the "
-            "settings out, or give them in the sweep file"
-        )
-    names = {
-        field.name.replace("_", "-"): field.name
-        for field in dataclasses.fields(launcher)
-        if field.name not in _NOT_SETTINGS
-    }
-    values = {}
-    for key, value in settings.items():
-        name = names.get(key.replace("_", "-"))
+    """Return a launcher with settings applied; `where` names their place, for messages.
+
+    A value from the command line is a list of texts, one for each time that the option was given.
+    """
+    fields = getattr(launcher, "__dataclass_fields__", {})
+    names = {name.replace("_", "-"): name for name in fields if name not in _NOT_SETTINGS}
+    values: dict[str, Any] = {}
+    for key, given in settings.items():
+        name, value = names.get(key.replace("_", "-")), given
         if name is None:
             raise ConfigError.unknown("setting", key, valid=names, where=where)
         before = getattr(launcher, name)
-        converted = _converted(before, value, f"{where}: {key}")
-        values[name] = (*before, *converted) if name == _APPENDED_SETTING else converted
-    return cast("Launcher", dataclasses.replace(launcher, **values))
-
-
-def _converted(before: object, value: Any, what: str) -> Any:
-    """Return a value converted to the type of an attribute.
-
-    A value from the command line is a list of texts, one for each time that the option was given.
-    The type is that of the attribute's value `before`; messages name the setting by `what`.
-    """
-    kinds = [kind for type_, kind in _KINDS.items() if isinstance(before, type_)]
-    target_type, expected = kinds[0] if kinds else (None, "no such setting")
-    converted = value
-    if isinstance(before, tuple):
-        converted = [value] if isinstance(value, str) else value
-    elif isinstance(before, Mapping) and isinstance(value, list | tuple):
-        converted = dict(str(pair).partition("=")[::2] for pair in value)
-    elif isinstance(value, list | tuple) and value:
-        converted = value[-1]  # the last one counts
-    try:
-        if target_type is not None:
-            return msgspec.convert(converted, target_type, strict=False)
-    except msgspec.ValidationError:
-        pass
-    raise ConfigError(f"{what}: found {converted!r}, expected {expected}")
+        if isinstance(before, tuple):
+            value = [given] if isinstance(given, str) else given
+        elif isinstance(given, list) and isinstance(before, Mapping):
+            value = dict(str(pair).partition("=")[::2] for pair in given)
+        elif isinstance(given, list) and given:
+            value = given[-1]
+        try:
+            kind = _KINDS.get(type(before), type(before))
+            values[name] = msgspec.convert(value, kind, strict=False)
+        except (TypeError, msgspec.ValidationError) as error:
+            raise ConfigError(f"{where}: {key}: found {value!r}: {error}") from None
+        if name == "env_files":
+            values[name] = (*before, *values[name])
+    return cast("Launcher", dataclasses.replace(launcher, **values) if values else launcher)

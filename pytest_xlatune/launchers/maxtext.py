@@ -23,9 +23,9 @@ from pytest_xlatune.launchers.command import (
     check_absolute,
     for_model,
     metrics_file_of,
-    number,
+    sizes_of,
 )
-from pytest_xlatune.model.cell import AXIS_PREFIX, Axis, Cell, Protocol
+from pytest_xlatune.model.cell import AXIS_PREFIX, Axis, Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.trial import LaunchSpec, Trial
 from pytest_xlatune.model.written import written
@@ -34,19 +34,14 @@ from pytest_xlatune.model.written import written
 # those that it does not name are reset to 1.
 _EXCLUSIVE = ("FSDP", "PP")
 
-# keys that cannot be overridden -> where a user sets them
-_SET_ELSEWHERE: Mapping[str, str] = {
-    "steps": "Protocol(steps=...)",
-    "dataset_type": "Protocol(dataset_type=...)",
-    "eval_interval": "Protocol(eval_interval=...)",
-    "profiler": "Protocol(profiler=...)",
-    "skip_first_n_steps_for_profiler": "Protocol(skip_first_steps=...)",
-    "profiler_steps": "Protocol(profiler_steps=...)",
-    "per_device_batch_size": "Cell(per_device_batch_size=...)",
-    "max_target_length": "Cell(max_target_length=...)",
-    "run_name": "the harness, to the trial's id",
-    "metrics_file": "the harness, to a file in the attempt's folder",
-}
+# keys that cannot be overridden, because the protocol, the cell or this package sets them
+FIXED_KEYS = frozenset(
+    {
+        *("steps", "dataset_type", "eval_interval", "per_device_batch_size", "max_target_length"),
+        *("profiler", "skip_first_n_steps_for_profiler", "profiler_steps"),
+        *("run_name", "metrics_file"),
+    }
+)
 
 
 def check_axis_prefix(axis_prefix: Mapping[str, str]) -> None:
@@ -73,7 +68,7 @@ def trial_keys(
     cell: Cell,
     *,
     axis_prefix: Mapping[str, str] | None,
-    set_elsewhere: Mapping[str, str] | None = None,
+    fixed: frozenset[str] = FIXED_KEYS,
 ) -> dict[str, str]:
     """Return batch size, length, axes, overrides and protocol of a trial, each key once.
 
@@ -82,43 +77,25 @@ def trial_keys(
         cell: the cell of the trial.
         axis_prefix: axis -> "dcn" or "ici" if it differs from `AXIS_PREFIX`; None if the cell's
             overrides set the axes.
-        set_elsewhere: further keys that cannot be overridden -> where a user sets them; None if
-            there are none.
+        fixed: keys that cannot be overridden.
 
     Raises:
         ConfigError: a key that the protocol or the cell sets is overridden.
     """
+    protocol, profile = trial.protocol, trial.profile
     axes = {} if axis_prefix is None else _axes(cell, axis_prefix)
-    set_elsewhere = {**_SET_ELSEWHERE, **(set_elsewhere or {})}
-    _check_overrides(cell.overrides, f"cell {cell.label!r}", set_elsewhere)
-    _check_overrides(
-        trial.profile.overrides,
-        f"profile {trial.profile.id!r}",
-        {**set_elsewhere, **dict.fromkeys(axes, "the cell's parallelism")},
-    )
-    shape = {key: getattr(cell, key) for key in ("per_device_batch_size", "max_target_length")}
-    return {
-        **{key: number(value) for key, value in shape.items() if value is not None},
-        **axes,
-        **cell.overrides,
-        **trial.profile.overrides,
-        **_protocol_keys(trial.protocol),
-    }
-
-
-def _axes(cell: Cell, axis_prefix: Mapping[str, str]) -> dict[str, str]:
-    """Return MaxText's keys for the parallelism of a cell, such as `ici_fsdp_parallelism`."""
-    degrees = dict(cell.parallelism.axes)
-    if degrees.keys() & {"DP", *_EXCLUSIVE}:
-        degrees |= {axis: 1 for axis in _EXCLUSIVE if axis not in degrees}
-    prefix = {**AXIS_PREFIX, **axis_prefix}
-    return {
-        f"{prefix[axis]}_{Axis[axis]}_parallelism": str(degree) for axis, degree in degrees.items()
-    }
-
-
-def _protocol_keys(protocol: Protocol) -> dict[str, str]:
-    keys = {"steps": str(protocol.steps), "dataset_type": protocol.dataset_type}
+    for where, overrides, names in (
+        (f"cell {cell.label!r}", cell.overrides, fixed),
+        (f"profile {profile.id!r}", profile.overrides, fixed | axes.keys()),
+    ):
+        for key, value in overrides.items():
+            if key in names:
+                raise ConfigError(
+                    f"{where} overrides {key}={value}, which would make it another measurement; "
+                    "the cell, or its protocol or parallelism, sets this key"
+                )
+    keys = {**sizes_of(cell), **axes, **cell.overrides, **profile.overrides}
+    keys |= {"steps": str(protocol.steps), "dataset_type": protocol.dataset_type}
     if protocol.eval_interval:
         keys["eval_interval"] = str(protocol.eval_interval)
     # an empty `profiler=` is refused by MaxText
@@ -131,15 +108,15 @@ def _protocol_keys(protocol: Protocol) -> dict[str, str]:
     return keys
 
 
-def _check_overrides(
-    overrides: Mapping[str, str], where: str, set_elsewhere: Mapping[str, str]
-) -> None:
-    for key, value in overrides.items():
-        if key in set_elsewhere:
-            raise ConfigError(
-                f"{where} overrides {key}={value}, which would make it another measurement; the "
-                f"key is set by {set_elsewhere[key]}"
-            )
+def _axes(cell: Cell, axis_prefix: Mapping[str, str]) -> dict[str, str]:
+    """Return MaxText's keys for the parallelism of a cell, such as `ici_fsdp_parallelism`."""
+    degrees = dict(cell.parallelism.axes)
+    if degrees.keys() & {"DP", *_EXCLUSIVE}:
+        degrees |= {axis: 1 for axis in _EXCLUSIVE if axis not in degrees}
+    prefix = {**AXIS_PREFIX, **axis_prefix}
+    return {
+        f"{prefix[axis]}_{Axis[axis]}_parallelism": str(degree) for axis, degree in degrees.items()
+    }
 
 
 @written("MaxText launcher")
@@ -192,13 +169,11 @@ class MaxTextLauncher(ProgramLauncher):
 
     def files(self, cell: Cell) -> tuple[str, ...]:
         """Return what must exist where trials run, including relative names below `cwd`."""
-        names = [
-            self.config_of(cell),
-            *([self.module] if self.module.endswith(".py") else []),
-            *([self.python] if "/" in self.python else []),
-        ]
         base = PurePosixPath(self.cwd or "/")
-        return (*ProgramLauncher.files(self, cell), *(str(base / name) for name in names))
+        names = [self.module] if self.module.endswith(".py") else []
+        names += [self.python] if "/" in self.python else []
+        paths = (str(base / name) for name in names)
+        return (*ProgramLauncher.files(self, cell), self.config_of(cell), *paths)
 
     def launch(self, trial: Trial, cell: Cell) -> LaunchSpec:
         """Return the spec with every key once.
@@ -206,34 +181,20 @@ class MaxTextLauncher(ProgramLauncher):
         Raises:
             ConfigError: a key that the protocol or the cell sets is overridden.
         """
-        keys = self.keys(trial, cell)
-        words = [*self._command_head(), *(f"{key}={value}" for key, value in keys.items())]
-        argv = [for_model(word, cell) for word in words]
-        return self.start(
-            argv,
-            trial=trial,
-            cell=cell,
-            metrics_file=metrics_file_of(cell),
-            program=self.module,
-        )
-
-    def keys(self, trial: Trial, cell: Cell) -> dict[str, str]:
-        """Return every `key=value` of a trial, in the order of the command line.
-
-        Raises:
-            ConfigError: as `launch` raises it.
-        """
+        metrics_file = metrics_file_of(cell)
         keys = {
             "run_name": trial.id,
             "base_output_directory": f"{FOLDER}/output",
             **trial_keys(trial, cell, axis_prefix=self.axis_prefix),
-        }
-        if trial.compiles_anew:
             # MaxText's compile cache is turned off, because cached programs are not dumped in full
-            keys["jax_cache_dir"] = ""
-        if metrics_file := metrics_file_of(cell):
-            keys["metrics_file"] = f"{FOLDER}/{metrics_file}"
-        return keys
+            **({"jax_cache_dir": ""} if trial.compiles_anew else {}),
+            **({"metrics_file": f"{FOLDER}/{metrics_file}"} if metrics_file else {}),
+        }
+        words = [*self._command_head(), *(f"{key}={value}" for key, value in keys.items())]
+        argv = [for_model(word, cell) for word in words]
+        return self.start(
+            argv, trial=trial, cell=cell, metrics_file=metrics_file, program=self.module
+        )
 
     def _command_head(self) -> tuple[str, ...]:
         program = (self.module,) if self.module.endswith(".py") else ("-m", self.module)

@@ -25,20 +25,25 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_xlatune.launchers import Launcher, rotated
+from pytest_xlatune.launchers import Launcher, Rotates
 from pytest_xlatune.launchers.command import (
     PROFILE_FILE,
     check_absolute,
     for_model,
+    rotation_files,
     shows_settings,
     trial_env,
     witness_script,
 )
-from pytest_xlatune.launchers.maxtext import axis_prefix_text, check_axis_prefix, trial_keys
-from pytest_xlatune.launchers.rotated import Rotates
+from pytest_xlatune.launchers.maxtext import (
+    FIXED_KEYS,
+    axis_prefix_text,
+    check_axis_prefix,
+    trial_keys,
+)
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.hosts import expand
@@ -54,12 +59,9 @@ DRIVER = "pytest_xlatune.workers.maxtext_slurm_job"
 # variables of pytest's shell that the job inherits; a SLURM_* of an allocation must not be one
 INHERIT = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SLURM_CONF")
 
-# the number of nodes in NUL-separated sbatch arguments:  -N8   -N\0008   --nodes\0008
-_NODE_COUNT = re.compile(r"(?:^|\0)(?:-N|--nodes)\0?(\d{1,6})")
+# the nodes in NUL-separated sbatch arguments:  -wn1,n2   --nodelist\0node[001-008]
 _NODELIST = re.compile(r"(?:^|\0)(?:-w|--nodelist)\0?([^\0]+)")
-_COMPILE_ANEW_KEYS = {"jax_cache_dir": ""}
-_EVIDENCE_KEYS = {"_env_ENABLE_XLA_DUMP": "1", **_COMPILE_ANEW_KEYS}
-_SET_ELSEWHERE = {"base_output_directory": "the harness, to the job's folder"}
+_FIXED_KEYS = FIXED_KEYS | {"base_output_directory"}
 _ENV_PREFIX = "_env_"
 # a value that may be in a file name and in a shell word:  minimal_with_context  0.5  -1
 _FILE_NAME_VALUE = re.compile(r"[A-Za-z0-9._,+-]*")
@@ -128,11 +130,8 @@ class MaxTextSlurmLauncher(Launcher):
     @property
     def nodes(self) -> int:
         """The number of nodes in the sbatch arguments."""
-        words = [part for word in self.sbatch for part in word.split("=", 1)]
-        text = "\0".join(words)
-        if (number := _NODE_COUNT.search(text)) is not None:
-            return int(number[1])
-        names = _NODELIST.search(text)
+        words = "\0".join(part for word in self.sbatch for part in word.split("=", 1))
+        names = _NODELIST.search(words)
         return len(expand(names[1])) if names is not None else 0
 
     @property
@@ -159,8 +158,8 @@ class MaxTextSlurmLauncher(Launcher):
                 f"checkout's own environment; put it into {self.env_files_of(cell)[1]}"
             )
         words, variables = self._split_keys(trial, cell)
-        has_time = any(re.match(r"-t|--time", word) for word in self.sbatch)
         minutes, seconds = divmod(trial.deadline_s, 60)
+        has_time = any(re.match(r"-t|--time", word) for word in self.sbatch)
         argv = (
             *(self.python, "-m", DRIVER),
             *("--checkout", self.checkout, "--model", cell.model_tag),
@@ -170,34 +169,31 @@ class MaxTextSlurmLauncher(Launcher):
             *([] if has_time else [f"--time={minutes}:{seconds:02}"]),
             *("--", *words[1:]),
         )
-        env = {**variables, **trial_env(trial)}
-        exports = shell_exports((*trial.pins, *trial.profile.flags), env)
-        exports += witness_script("OUTPUT_PATH") if shows_settings(trial) else ""
-        head = f"\n# profile {trial.profile.id}, after all that is deployed\n"
-        worker: dict[str, str] = {}
-        if trial.rotation is not None:
-            worker = rotated.files_of(trial.rotation.as_run, worker=rotated.SITE_FILE)
+        is_witness, flags = shows_settings(trial), (*trial.pins, *trial.profile.flags)
+        profile_text = (
+            f"\n# profile {trial.profile.id}, after all that is deployed\n"
+            f"{shell_exports(flags, {**variables, **trial_env(trial)})}"
+            f"{witness_script('OUTPUT_PATH') if is_witness else ''}"
+        )
         return LaunchSpec(
             argv=argv,
             env={"RAY": "1"} if self.is_ray else {},
             inherit=self.inherit,
             files={
                 AXES_FILE: shell_exports((), cell.guard_variables),
-                PROFILE_FILE: head + exports,
-                **worker,
+                PROFILE_FILE: profile_text,
+                **rotation_files(trial),
             },
-            tells_options=shows_settings(trial),
+            tells_options=is_witness,
             folders=tuple(filter(None, [trial.autotune_folder])),
             last_step=trial.protocol.last_step,
             deadline_s=trial.deadline_s + self.queue_s,
         )
 
-    def _split_keys(self, trial: Trial, cell: Cell) -> tuple[tuple[str, ...], dict[str, str]]:
+    def _split_keys(self, trial: Trial, cell: Cell) -> tuple[list[str], dict[str, str]]:
         """Return a tag and the passthroughs, and the variables for all other keys."""
-        raw_keys = trial_keys(
-            trial, cell, axis_prefix=self.axis_prefix, set_elsewhere=_SET_ELSEWHERE
-        )
-        keys = {key: for_model(value, cell) for key, value in raw_keys.items()}
+        keys = trial_keys(trial, cell, axis_prefix=self.axis_prefix, fixed=_FIXED_KEYS)
+        keys = {key: for_model(value, cell) for key, value in keys.items()}
         for key in keys:
             name = key.removeprefix(_ENV_PREFIX)
             if key != name and (name == "XLA_FLAGS" or name in trial.profile.env):
@@ -205,25 +201,27 @@ class MaxTextSlurmLauncher(Launcher):
                     f"{key} is exported after profile {trial.profile.id!r} and would replace "
                     f"{name} of the profile or the deployment; put it into the model's env.sh"
                 )
+        if trial.protocol.dump:
+            keys[f"{_ENV_PREFIX}ENABLE_XLA_DUMP"] = "1"
         if trial.compiles_anew:
-            keys |= _EVIDENCE_KEYS if trial.protocol.dump else _COMPILE_ANEW_KEYS
-        passed = {
-            key: value
+            keys["jax_cache_dir"] = ""
+        passed = [
+            key
             for key, value in keys.items()
             if _FILE_NAME_VALUE.fullmatch(value) and key not in _PROFILER_KEYS
-        }
-        unfit = [key for key in keys if key not in passed and key.startswith(_ENV_PREFIX)]
-        if unfit:
-            raise ConfigError(
-                f"{unfit[0]}={keys[unfit[0]]!r} cannot be a passthrough: blanks and `/` break the "
-                "job's name; put it into the model's env.sh or the profile's env"
-            )
+        ]
+        for key in keys:
+            if key not in passed and key.startswith(_ENV_PREFIX):
+                raise ConfigError(
+                    f"{key}={keys[key]!r} cannot be a passthrough: blanks and `/` break the job's "
+                    "name; put it into the model's env.sh or the profile's env"
+                )
         tag = f"{trial.profile.id[:_TAG_CHARACTERS].rstrip('-')}-{trial.digest}"
-        words = _passthroughs(tag, passed)
-        if len(_job_name(cell, words)) > JOB_NAME_BYTES:
+        if len(_job_name(cell, [tag, *(f"{key}={keys[key]}" for key in passed)])) > JOB_NAME_BYTES:
             # all keys become variables, except for those that are variables of the job already
-            passed = {key: value for key, value in passed.items() if key.startswith(_ENV_PREFIX)}
-            words = _passthroughs(trial.digest, passed)
+            tag = trial.digest
+            passed = [key for key in passed if key.startswith(_ENV_PREFIX)]
+        words = [tag, *(f"{key}={keys[key]}" for key in passed)]
         if len(name := _job_name(cell, words)) > JOB_NAME_BYTES:
             raise ConfigError(
                 f"maxtext-slurm makes the job's name of its arguments. It has {len(name)} bytes, "
@@ -233,11 +231,7 @@ class MaxTextSlurmLauncher(Launcher):
         return words, {f"M_{key.upper()}": keys[key] for key in keys if key not in passed}
 
 
-def _passthroughs(tag: str, keys: Mapping[str, str]) -> tuple[str, ...]:
-    return (tag, *(f"{key}={value}" for key, value in keys.items()))
-
-
-def _job_name(cell: Cell, words: tuple[str, ...]) -> str:
+def _job_name(cell: Cell, words: Sequence[str]) -> str:
     """Return the name that `submit.sh` gives a job: `JAX-<model>-<tag>-<key>_<value>-...`."""
     parts = [word.removeprefix("--").removeprefix("-").replace("=", "_") for word in words[1:]]
     return "-".join((f"JAX-{cell.model_tag}", words[0], *parts))

@@ -14,11 +14,12 @@ from typing import ClassVar
 
 import msgspec
 
-from pytest_xlatune.entry_points import LOG_FORMATS
+from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.failure import Action, FailureClass
 from pytest_xlatune.model.metric import StepRecord
 
+LOG_FORMATS = EntryPointGroup("pytest_xlatune.log_formats", kind="log format")
 LEAST_LETTERS = 3  # least letters of a word, because lines are first searched by words
 _LETTERS = re.compile("[f-z_]")
 

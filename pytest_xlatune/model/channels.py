@@ -144,16 +144,6 @@ def flags_in(variable: str, text: str) -> dict[str, str]:
     return flags
 
 
-def overridden(variable: str, text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each flag of a channel's text that a later one replaces: name, value, later value."""
-    before: dict[str, str] = {}
-    for word in text.split():
-        for name, value in flags_in(variable, word).items():
-            if before.setdefault(name, value) != value:
-                yield name, before[name], value
-            before[name] = value
-
-
 def complaint(variable: str, text: str) -> str:
     """Return why a library would not read a channel's text as it is written; "" if it would."""
     is_after_bare_flag = False  # then the word may be that flag's value

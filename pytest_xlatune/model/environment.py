@@ -14,8 +14,6 @@ from msgspec.structs import replace
 from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.record import Record
 
-_COMMIT = 40  # characters of a full hash
-
 
 class NodeEnvironment(Record, frozen=True, kw_only=True):
     """The environment of a trial on one node.

@@ -10,12 +10,11 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import pytest
 
 from pytest_xlatune.model.errors import ConfigError, hide_secrets_of
-from pytest_xlatune.model.profile import BASELINE, Profile
 from pytest_xlatune.model.text import printable
 from pytest_xlatune.plugin import OPTIONS as DECLARES_OPTIONS
 from pytest_xlatune.plugin import fixtures
@@ -230,34 +229,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     sweep = sweep_of(metafunc.module)
     if sweep is None:
         return
-    _check_markers(metafunc)
     fixture_names, waves = set(metafunc.fixturenames), _waves_of(metafunc)
+    if fixture_names & {"arm", "finalist"}:
+        resolved = sweep.resolve(metafunc.config.stash[OPTIONS_KEY].for_sweeps)
     if "profile" in fixture_names:
-        profiles = _profiles_of(sweep, waves)
+        in_waves = [profile for wave in waves for profile in sweep.wave_profiles(wave)]
+        profiles = in_waves or sweep.profiles
         metafunc.parametrize("profile", profiles, ids=[profile.id for profile in profiles])
     if "derived" in fixture_names:
-        names = [name for name, _ in waves]
-        slots = sweep.slots(*names)
+        slots = sweep.slots(*waves)
         if not slots:
             raise ConfigError(
                 f"{metafunc.function.__name__} takes `derived`, but sweep {sweep.name!r} derives "
-                f"nothing in {', '.join(names) or 'any wave'}; add a rule to the sweep: "
+                f"nothing in {', '.join(waves) or 'any wave'}; add a rule to the sweep: "
                 "derived=(Stacks(...), Around(...))"
             )
         _parametrize(metafunc, "derived", {slot.name: slot for slot in slots})
     if "arm" in fixture_names:
-        study = sweep.resolve(metafunc.config.stash[OPTIONS_KEY].for_sweeps).study()
-        arms = study.decide(()).arms
+        arms = resolved.study().decide(()).arms
         metafunc.parametrize("arm", arms, ids=[arm.id for arm in arms])
     if "finalist" in fixture_names:
-        values = metafunc.config.stash[OPTIONS_KEY].for_sweeps.values
         # The planned count, not the present one: all xdist workers must collect the same tests.
-        count = sweep.finalist_count(budget=values.get("budget"), slots=values.get("slots"))
-        _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in range(count)})
-    tags = {tag: tag for tag in sweep.config_tags} or {"no-tag": NO_TAG}
-    for name in ("winner_elsewhere", "no_env_elsewhere"):  # xdist workers need one order
-        if name in fixture_names:
-            _parametrize(metafunc, name, tags)
+        numbers = range(resolved.finalist_count)
+        _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in numbers})
+    if "winner_elsewhere" in fixture_names:
+        tags = {tag: tag for tag in sweep.config_tags} or {"no-tag": NO_TAG}
+        _parametrize(metafunc, "winner_elsewhere", tags)
 
 
 def _parametrize(metafunc: pytest.Metafunc, name: str, by_id: Mapping[str, object]) -> None:
@@ -267,8 +264,7 @@ def _parametrize(metafunc: pytest.Metafunc, name: str, by_id: Mapping[str, objec
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Let `-m wave2` select only the profiles of wave 2 if a test function is for several waves.
 
-    Of its wave markers, a test keeps only that of its profile's wave. It keeps all if none is of
-    that wave, because a marker's `profiles` may name others.
+    Of its wave markers, a test keeps only that of its profile's wave.
     """
     if sweep_of(getattr(item, "module", None)) is None:
         return
@@ -336,49 +332,17 @@ def _registered(config: pytest.Config) -> set[str]:
     return {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
 
 
-def _check_markers(metafunc: pytest.Metafunc) -> None:
-    """Refuse a misspelt marker, because its test would run the profiles of every wave."""
-    registered = _registered(metafunc.config)
-    for name in {marker.name for marker in metafunc.definition.iter_markers()} - registered:
-        near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)
-        if near or name.startswith("wave"):
-            where = f"{metafunc.function.__name__}, where the ini file does not register it"
-            raise ConfigError.unknown("marker", name, valid=registered, where=where)
-
-
 def _is_wave(marker: pytest.Mark) -> bool:
     return marker.name.startswith("wave") and marker.name in markers()
 
 
-def _waves_of(metafunc: pytest.Metafunc) -> list[tuple[str, tuple[str, ...] | None]]:
-    """Return the name and the `profiles` argument of each wave marker; None without argument."""
-    waves = []
-    for marker in metafunc.definition.iter_markers():
-        if not _is_wave(marker):
-            continue
-        valid = ["margin", "blocks"] if marker.name == "wave6" else ["profiles"]
+def _waves_of(metafunc: pytest.Metafunc) -> list[str]:
+    """Return the name of each wave marker; a misspelt argument of one is an error."""
+    waves = [marker for marker in metafunc.definition.iter_markers() if _is_wave(marker)]
+    for marker in waves:
+        valid = ["margin", "blocks"] if marker.name == "wave6" else []
         unknown = [*sorted(marker.kwargs.keys() - set(valid)), *map(repr, marker.args)]
         if unknown:
             where = f"@pytest.mark.{marker.name}"
             raise ConfigError.unknown("argument", unknown[0], valid=valid, where=where)
-        waves.append((marker.name, marker.kwargs.get("profiles")))
-    return waves
-
-
-def _profiles_of(
-    sweep: Sweep, waves: Iterable[tuple[str, tuple[str, ...] | None]]
-) -> list[Profile]:
-    """Return the profiles of wave markers, narrowed by their `profiles` argument.
-
-    The baseline may be among them, because an evidence run may record it too.
-    """
-    profiles: list[Profile] = []
-    for name, ids in waves:
-        if ids is None:
-            profiles += sweep.wave_profiles(name)
-        else:
-            profiles += [
-                BASELINE if profile_id == BASELINE.id else sweep.find(profile_id)
-                for profile_id in ids
-            ]
-    return profiles or list(sweep.profiles)
+    return [marker.name for marker in waves]

@@ -13,6 +13,7 @@ import signal
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -33,7 +34,6 @@ from pytest_xlatune.plugin.hooks import (
     sweep_of,
 )
 from pytest_xlatune.report.document import terminal
-from pytest_xlatune.report.leaderboard import state_line
 from pytest_xlatune.report.lines import in_columns, summary_message
 from pytest_xlatune.sweep.groups import RunSettings
 from pytest_xlatune.tasks.cell_report import CellReport, current_cell_report
@@ -43,9 +43,8 @@ from pytest_xlatune.tasks.notify import Notifier
 from pytest_xlatune.tasks.reports import publish
 
 _LOOK_S = 1.0  # seconds between two looks at the ledgers
-_REPEAT_CHARS = 100  # a message that an earlier test has shown in full is cut to this length
 _NAMES_CHARS = 200  # the names of deselected tests are cut to this length
-_ERASED = "\r\x1b[2K"  # erases a terminal's line and puts the cursor at its beginning
+_REPEAT_CHARS = 100  # a message that an earlier test has shown in full is cut to this length
 
 
 @dataclass(slots=True)
@@ -103,56 +102,6 @@ def _say(reporter: pytest.TerminalReporter, line: str, **markup: bool) -> None:
     reporter.write_line(printable(hide_kept(line)), **markup)
 
 
-class StatusLine:
-    """The last line of a terminal, which is rewritten. Files and pipes have none.
-
-    pytest writes to the same terminal, from the same thread or, with xdist, another one. So the
-    line is removed before pytest writes anything.
-    """
-
-    def __init__(self, config: pytest.Config) -> None:
-        self._config = config
-        self._is_shown = False
-        self._lock = threading.RLock()
-
-    @property
-    def is_on(self) -> bool:
-        """Whether there is a terminal with a line to rewrite."""
-        reporter = self._reporter
-        return reporter is not None and bool(reporter.isatty) and reporter.verbosity >= 0
-
-    @property
-    def _reporter(self) -> pytest.TerminalReporter | None:
-        reporter: pytest.TerminalReporter | None
-        reporter = self._config.pluginmanager.getplugin("terminalreporter")
-        return reporter
-
-    def write(self, text: str) -> None:
-        """Show a text, cut to one line; "" removes the line."""
-        reporter = self._reporter
-        with self._lock:
-            self.clear()
-            if not text or reporter is None or not self.is_on:
-                return
-            writer = reporter._tw  # noqa: SLF001 - pytest gives no other way
-            if writer.width_of_current_line:  # dots, or the name of a running test
-                reporter.write_line("")
-            reporter.currentfspath = None  # so pytest names the test's file again
-            shown = printable(hide_kept(text))[: max(writer.fullwidth - 1, 1)]
-            writer._file.write(shown)  # noqa: SLF001 - `write` would count it into the current line
-            writer.flush()
-            self._is_shown = True
-
-    def clear(self) -> None:
-        """Remove the line, so that the next text begins in its place."""
-        reporter = self._reporter
-        with self._lock:
-            if self._is_shown and reporter is not None:
-                reporter._tw._file.write(_ERASED)  # noqa: SLF001 - as above
-                reporter._tw.flush()  # noqa: SLF001 - as above
-            self._is_shown = False
-
-
 class Controller:
     """Shows the progress and results of one session, and writes its reports."""
 
@@ -170,7 +119,6 @@ class Controller:
         self._config = config
         self._options = options
         self._feeds: dict[Path, LiveLines] = {}  # folder of a campaign -> its live lines
-        self._folders_bytes = 0  # how many bytes of the file that names the folders have been read
         self._folders: list[Path] = []  # the folders of campaigns that this session uses
         self._errors: dict[Path, str] = {}  # folder of a campaign -> the last error of its ledger
         self._over = threading.Event()  # set at the end of the session
@@ -178,9 +126,7 @@ class Controller:
         self._end = SessionStatus()
         self._is_ending_jobs = False
         self._leaves_jobs = False  # whether a second Ctrl-C asked to leave jobs running
-        self._status = StatusLine(config)
-        # message of a failure -> the report of the first test with it
-        self._reports: dict[str, pytest.TestReport] = {}
+        self._first_with: dict[str, str] = {}  # message of a failure -> the first test with it
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
@@ -194,28 +140,9 @@ class Controller:
     def tick(self) -> None:
         """Print what has finished since the last call; waiting tests of this process call it."""
         lines = list(self._new_lines())
-        if not lines and not self._status.is_on:
-            return
         capture = self._config.pluginmanager.getplugin("capturemanager")
-        if capture is None:
-            self._show(lines)
-            return
-        with capture.global_and_fixture_disabled():
-            self._show(lines)
-
-    def _show(self, lines: Iterator[str] | list[str]) -> None:
-        """Print lines above the status line, which is then rewritten unless the session is over."""
-        self._print(lines)
-        feeds = () if self._over.is_set() else self._feeds.values()
-        self._status.write("  ".join(filter(None, (feed.status() for feed in feeds))))
-
-    def pytest_runtest_logstart(self) -> None:
-        """Let pytest write in the place of the status line."""
-        self._status.clear()
-
-    def pytest_runtest_logfinish(self) -> None:
-        """Let pytest write in the place of the status line."""
-        self._status.clear()
+        with capture.global_and_fixture_disabled() if capture and lines else nullcontext():
+            self._print(lines)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note that a failure of collection is an error of the user."""
@@ -252,10 +179,9 @@ class Controller:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Show an error that prevents several tests once in full, and then in one line."""
         self._end.note(report)
-        self._status.clear()
         if report.failed and REFUSED in dict(report.user_properties):
             reason = str(report.longrepr).strip()
-            first = self._reports.setdefault(reason, report).nodeid
+            first = self._first_with.setdefault(reason, report.nodeid)
             if first != report.nodeid:
                 line = textwrap.shorten(
                     reason.splitlines()[0].removesuffix(":"), _REPEAT_CHARS, placeholder=" ..."
@@ -286,7 +212,6 @@ class Controller:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-        self._status.clear()
         session.exitstatus = self._end.status(session.exitstatus)
         if session.config.option.collectonly:
             return
@@ -331,27 +256,21 @@ class Controller:
     def _show_sweep(self, terminalreporter: pytest.TerminalReporter, folder: Path) -> None:
         """Show the results and write the reports.
 
-        There are only three lines if no trial has a score, or if a person ended the session early.
-
         Raises:
             LedgerError: the ledger cannot be read, or a report cannot be written.
         """
         known = self._known(folder)
         terminalreporter.section(f"xlatune: {printable(known.sweep)}")
-        is_interrupted = Exit.INTERRUPTED in self._end.statuses and not known.conclusion.complete
-        is_short = is_interrupted or not known.has_figure
-        if not is_short:
+        if known.has_figure:
             width = terminalreporter._tw.fullwidth  # noqa: SLF001 - pytest gives no other way
             for line in terminal(known.document, width=width):
                 _say(terminalreporter, line)
             for line in known.stopped.splitlines():
                 if not line.startswith("Reason: "):  # the document has the reason
                     _say(terminalreporter, line, red=True)
-        elif known.has_figure:
-            state = state_line(known.conclusion, known.history)
-            _say(terminalreporter, f"{known.label}: interrupted. {state}", red=True)
         else:
-            _say(terminalreporter, self._why_no_score(known), red=True)
+            why = known.stop_reason or "the session ended before"
+            _say(terminalreporter, f"{known.label}: no trial has a figure: {why}", red=True)
         # reports are written last, so that the terminal shows the results even if the disk is full
         written = publish(
             folder,
@@ -360,28 +279,11 @@ class Controller:
             exports=self._options.export,
             cell_report=known,
         )
-        names = [self._shown(path) for path in written]
-        if is_short:
-            names = [f"{names[0]} and {len(names) - 1} more"] if names[1:] else names
-        for name in names:
-            _say(terminalreporter, f"written: {name}")
-        if is_short:
+        for path in written:
+            _say(terminalreporter, f"written: {self._shown(path)}")
+        if not known.conclusion.complete:
             line = f"everything is kept in {self._shown(folder)}: the same command goes on"
             _say(terminalreporter, line)
-
-    def _why_no_score(self, known: CellReport) -> str:
-        """Return why a sweep has no score, or which test has shown the reason."""
-        head, why = f"{known.label}: no trial has a figure", known.stop_reason
-        if not why:
-            return f"{head}: the session ended before"
-        if (test := self._first_report_of(why)) is not None:
-            return f"{head}; the reason is shown at {test.nodeid}"
-        return f"{head}: {why}"
-
-    def _first_report_of(self, why: str) -> pytest.TestReport | None:
-        """Return the report of the first test that has shown a reason; None if none has."""
-        reports = self._reports.items()
-        return next((report for reason, report in reports if why and why in reason), None)
 
     def _finish(self, folder: Path) -> None:
         """End the jobs of a campaign that no test waits for, and report its conclusion."""
@@ -417,7 +319,7 @@ class Controller:
 
     def _follow(self) -> None:
         while not self._over.wait(_LOOK_S):
-            self._show(list(self._new_lines()))
+            self._print(list(self._new_lines()))
 
     def _new_lines(self) -> Iterator[str]:
         for folder in self._session_folders():
@@ -428,8 +330,7 @@ class Controller:
             feed = self._feeds[folder]
             try:
                 for progress in feed.news():
-                    line = progress.line
-                    if line and not (progress.is_passing and self._status.is_on):
+                    if line := progress.line:
                         is_named = len(self._feeds) == 1 or line.startswith(feed.label)
                         yield in_columns(line if is_named else f"{feed.label} {line}")
                     for message in progress.messages:
@@ -451,22 +352,17 @@ class Controller:
 
     def _session_folders(self) -> list[Path]:
         """Return the folders of campaigns that processes of this session have named so far."""
-        path = self._options.workdir / "sessions" / f"{self.session_id}.txt"
+        workdir = self._options.workdir
         try:
-            size = path.stat().st_size
-            # lines are only appended, and this is called after each test
-            if size == self._folders_bytes:
-                return self._folders
-            lines = os.fsdecode(secure_files.read_bytes(path)).splitlines(keepends=True)
+            text = secure_files.read_bytes(workdir / "sessions" / f"{self.session_id}.txt")
         except OSError:  # no process has named a folder, or the work directory cannot be reached
             return self._folders
         # the last line may be incomplete, because its writer is not done
+        lines = os.fsdecode(text).splitlines(keepends=True)
         names = [line.removesuffix("\n") for line in lines if line.endswith("\n")]
-        folders, workdir = map(Path, dict.fromkeys(names)), self._options.workdir
-        self._folders_bytes = size
         self._folders = [
             folder
-            for folder in folders
+            for folder in map(Path, dict.fromkeys(names))
             if folder.is_relative_to(workdir) and ".." not in folder.parts
         ]
         return self._folders
@@ -476,7 +372,6 @@ class Controller:
         for line in lines:
             if reporter is None:
                 continue
-            self._status.clear()
             if reporter._tw.width_of_current_line:  # noqa: SLF001 - the line has dots of xdist
                 reporter.write_line("")
             reporter.currentfspath = None  # so pytest names the test's file again

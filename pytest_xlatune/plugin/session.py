@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,11 +22,9 @@ from pytest_xlatune.campaign import Campaign
 from pytest_xlatune.model.errors import ConfigError, LedgerError
 from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.model.message import sentence
-from pytest_xlatune.model.profile import NO_ENV_ID, Profile
+from pytest_xlatune.model.profile import NO_ENV_ID
 from pytest_xlatune.model.resources import RetryPolicy
-from pytest_xlatune.model.result import VerdictKind
 from pytest_xlatune.prepare import preflight
-from pytest_xlatune.prepare.lint import check_flags
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.declaration import Sweep
 from pytest_xlatune.sweep.deployed import context_of
@@ -142,15 +140,8 @@ class Session:
         """Use the values of the project's own fixtures for a sweep; None where it has none.
 
         Raises:
-            ConfigError: a value has a wrong type, or the nodes do not fit the sweep.
+            ConfigError: the nodes do not fit the sweep.
         """
-        where = f"the fixtures of sweep {sweep.name!r}"
-        for name, value, kind in (
-            ("retry_policy", retry_policy, RetryPolicy),
-            ("preflight", checked, preflight.Preflight),
-        ):
-            if value is not None and not isinstance(value, kind):
-                raise ConfigError(f"{where}: {name} gives {value!r:.80}, expected {kind.__name__}")
         selection = self._selections[sweep.name]
         if nodes is not None:
             user_options = self.options.for_sweeps
@@ -199,15 +190,12 @@ class Session:
         """
         folder = self.options.workdir / resolved.folder
         is_new = folder not in self._runs.folders
-        checked = None
-        for selection in self._selections.values():
-            if selection.sweep.folder == resolved.folder:
-                checked = selection.checked
-                break
+        selections = self._selections.values()
+        of_folder = (each.checked for each in selections if each.sweep.folder == resolved.folder)
         campaign = self._runs.open(
             resolved,
             study,
-            preflight_result=checked,
+            preflight_result=next(of_folder, None),
             recover=lambda decision, nodes: bool(
                 self._config.hook.pytest_xlatune_recover(
                     sweep=resolved.sweep.name, decision=decision, nodes=nodes
@@ -237,49 +225,29 @@ class Session:
             checked = run_preflight(resolved, folder, is_first=True, is_busy=True)
             checked.raise_faults(f"sweep {sweep.name!r}")
             return checked
-        campaign = self.campaign(sweep)
-        while True:
-            state = campaign.view().state
-            is_busy = bool(state.trials)
-            checked = preflight.check_site(
-                resolved, campaign.folder, is_first=False, is_busy=is_busy
-            )
-            # If another process of the session has begun meanwhile, the site is checked again.
-            if is_busy or not campaign.view().state.trials:
-                break
+        view = self.campaign(sweep).view()
         # unselected values of a search are checked too
-        profiles: Sequence[Profile] = [
+        profiles = [
             profile
             for profile in sweep.named_profiles
             if profile.id in selection.profiles or profile not in sweep.profiles
         ]
-        accepted = set[str]()  # ids of profiles whose flags XLA accepted in a trial
-        planned = {progress.trial.arm for progress in state.trials.values()}
-        # Measured profiles are exempt unless there is a new one, which may repeat one.
-        if planned.issuperset(trial.arm for trial in campaign.view().pending):
-            accepted = {
-                verdict.arm
-                for verdict in campaign.conclude().verdicts
-                if verdict.n and verdict.kind is not VerdictKind.INVALID
-            }
-        flags = check_flags(
-            profiles or sweep.profiles,
-            context_of(resolved.cell, resolved.sweep.launcher),
-            python=resolved.sweep.launcher.interpreter,
-            environ=os.environ,
-            accepted=accepted,
-        )
-        checked = preflight.Preflight(
-            faults=(*checked.faults, *flags.faults),
-            notes=(*map(sentence, state.notes), *checked.notes, *flags.notes),
-        )
+        flags = preflight.Preflight()
+        if view.pending:
+            flags = preflight.check_flags(
+                profiles or sweep.profiles,
+                context_of(resolved.cell, resolved.sweep.launcher),
+                python=resolved.sweep.launcher.interpreter,
+                environ=os.environ,
+            )
         try:
-            checked.raise_faults(f"sweep {sweep.name!r}")
+            flags.raise_faults(f"sweep {sweep.name!r}")
         except ConfigError as error:
-            if not is_busy:  # then other tests of the sweep must not submit anything either
+            if not view.state.trials:  # then other tests of the sweep must not submit anything
                 self._refused[sweep.name] = str(error)
             raise
-        return checked
+        notes = (*map(sentence, view.state.notes), *flags.notes)
+        return preflight.Preflight(notes=notes)
 
     def _announce(self, folder: Path) -> None:
         """Name a folder in the file from which the controlling process learns what to follow."""
@@ -289,5 +257,4 @@ class Session:
             with os.fdopen(secure_files.open_file(self.folders_file, append), "ab") as file:
                 file.write(os.fsencode(f"{folder}\n"))
         except OSError as error:
-            trouble = f"{error.filename}: {error.strerror}" if error.strerror else str(error)
-            raise LedgerError(trouble) from None
+            raise LedgerError(str(error)) from None

@@ -64,7 +64,7 @@ from pytest_xlatune.studies.verdicts import (
 _ALL_NODES_FAIL = "more nodes failed than were measured: look at the load and what the nodes share"
 
 KIND = "nodes"
-# file in the work directory; `--xlatune-nodelist=@healthy` reads it
+# file in the work directory with the nodes that are recommended
 HEALTHY_FILE = "healthy.nodes"
 MEDIAN = "the median node"
 
@@ -228,8 +228,7 @@ class _NodeProgress(CellProgress["NodeStudy"]):
             say("{nodes:+node}: {answer}", nodes=len(names), answer=answer),
             say("recommended: {nodes:,}", nodes=healthy or ("none",)),
         )
-        head = f"# {len(healthy)} of {counted(len(names), 'node')}; a sweep takes them with "
-        listed = f"{head}--xlatune-nodelist=@healthy\n{','.join(healthy)}\n"
+        listed = f"# {len(healthy)} of {counted(len(names), 'node')}\n{','.join(healthy)}\n"
         sigma = self.sigma if self.values else None
         if self.fit is not None and math.isfinite(self.fit.sigma):
             sigma = self.fit.sigma

@@ -25,7 +25,7 @@ from msgspec import field, structs
 from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Context
-from pytest_xlatune.entry_points import LOG_FORMATS, EntryPointGroup
+from pytest_xlatune.entry_points import EntryPointGroup
 from pytest_xlatune.executors import ALLOCATION, EXECUTORS, LOCAL, SLURM
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
@@ -34,11 +34,10 @@ from pytest_xlatune.logs.formats import formats
 from pytest_xlatune.logs.patterns import step_pattern
 from pytest_xlatune.model.cell import Cell, Parallelism, Protocol
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.hosts import MAX_RANGE, parts
-from pytest_xlatune.model.profile import NO_ENV_ID, Profile, check_unique
+from pytest_xlatune.model.hosts import parts
+from pytest_xlatune.model.profile import Profile, check_unique
 from pytest_xlatune.model.redact import is_secret
 from pytest_xlatune.model.written import check_kinds, written
-from pytest_xlatune.stats.design import Plan
 from pytest_xlatune.studies import Aim, Candidate, DeclaredStudy, Traits, check_declared
 from pytest_xlatune.studies.derived import (
     Around,
@@ -290,39 +289,6 @@ class Sweep(SettingsGroup):
             where=f"sweep {self.name!r}",
         )
 
-    def finalist_count(self, *, budget: int | None = None, slots: int | None = None) -> int:
-        """Return how many profiles enter the confirmation; 0 if there is no confirmation.
-
-        `budget` and `slots` replace the sweep's own values; None keeps them.
-
-        Raises:
-            ConfigError: the profiles do not fit the budget.
-        """
-        sweep = self
-        if self.no_env is not None:
-            # a stand-in for `baseline-no-env`, whose flags are not known yet
-            stand_in = Profile(id=NO_ENV_ID, wave="wave1", env={"RESTORED": "1"})
-            sweep = replace(self, no_env=None, profiles=(stand_in, *self.profiles))
-        placeholder = Cell(model_tag=self.name, parallelism=Parallelism.parse("FSDP=1"))
-        if budget:
-            sweep = replace(sweep, design=replace(self.design, budget=budget))
-        # more slots than nodes are refused later, when the nodes are known
-        count = min(slots or sweep.site.slots, MAX_RANGE)
-        names = [f"slot{number}" for number in range(count)]
-        node_slots: tuple[tuple[str, ...], ...] = ()
-        if len(names) > 1:
-            placeholder = replace(placeholder, nodelist=(names[0],))
-            node_slots = parts(names, len(names))
-        resolved = ResolvedSweep(sweep=sweep, cell=placeholder, slots=node_slots)
-        try:
-            layout = resolved.tuning().layout
-        except ConfigError as error:
-            # messages must not mention the placeholder
-            text = str(error).replace(f"the sweep of {placeholder.label}", f"sweep {self.name!r}")
-            raise ConfigError(text) from None
-        arms = len(sweep.profiles) + len(sweep.slots())
-        return min(layout.finalists, arms) if isinstance(layout, Plan) else 0
-
     def resolve(self, user_options: UserOptions = NOTHING) -> ResolvedSweep:
         """Return the sweep that can run: the declared settings with the user's on top.
 
@@ -332,7 +298,7 @@ class Sweep(SettingsGroup):
         Raises:
             ConfigError: settings are missing (one message names all) or do not fit together.
         """
-        _check_formats()
+        formats()  # one that cannot be loaded is an error before a trial runs
         declared, site = user_options.applied_to(self.cell), user_options.applied_to(self.site)
         launcher = configured(
             self.launcher, site.launcher, site.container, where=user_options.file or "the options"
@@ -447,12 +413,6 @@ class Sweep(SettingsGroup):
             )
 
 
-def _check_formats() -> None:
-    """Raise ConfigError for a log format of another distribution that cannot be loaded."""
-    if LOG_FORMATS.has_foreign:
-        formats()
-
-
 def _protocol_of(cell: CellSettings) -> Protocol:
     """Return the protocol with the step pattern of the cell, or of the protocol itself."""
     pattern = cell.step_pattern or cell.protocol.step_pattern
@@ -467,17 +427,13 @@ def _refuse_unfit(cell: Cell, nodes: int, *, what: str) -> None:
     Raises:
         ConfigError: the message has both numbers.
     """
-    size = math.prod(degree for _, degree in cell.parallelism.axes)
-    if not nodes:
-        return
-    if not cell.devices and (size % nodes == 0 or nodes % size == 0):
-        return
-    if cell.devices and cell.devices % nodes == 0:
+    size = cell.devices or math.prod(degree for _, degree in cell.parallelism.axes)
+    if not nodes or size % nodes == 0 or (not cell.devices and nodes % size == 0):
         return
     if cell.devices:
         raise ConfigError(
-            f"{what}: {cell.devices} devices cannot be spread over {nodes} nodes evenly; change "
-            "devices or the nodes"
+            f"{what}: {size} devices cannot be spread over {nodes} nodes evenly; change devices "
+            "or the nodes"
         )
     raise ConfigError(
         f"{what}: parallelism {cell.parallelism} multiplies to {size}, which neither divides "

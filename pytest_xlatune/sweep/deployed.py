@@ -33,9 +33,7 @@ from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.model.cell import CONFIG_TAG_VARIABLE, Cell, DeployedFile, Parallelism
 from pytest_xlatune.model.errors import ConfigError
 from pytest_xlatune.model.profile import (
-    APPENDING,
     NO_ENV_ID,
-    Flags,
     Profile,
     effective_values,
     parse_flags,
@@ -146,21 +144,6 @@ def deployed_files(
     if image.is_file() and any(file is not None and file.is_shell for file in files):
         files.append(_read(image, root, is_shell=True))
     return tuple(file for file in files if file is not None)
-
-
-# a line of a configuration:  per_device_batch_size: 8.0  # sequences
-_SETTING = re.compile(r"^(\w+):[ \t]+([^\s#]+)", re.MULTILINE)
-
-
-def trainer_settings(launcher: Launcher, cell: Cell) -> dict[str, str]:
-    """Return key -> value of the trainer's configuration; {} if this machine does not have it."""
-    if as_checkout_launcher(launcher) is not None:
-        return {}  # each commit has its own configuration
-    for path in map(Path, launcher.files(cell)):
-        if path.suffix in _CONFIG_SUFFIXES and path.exists():
-            config = _read(path, Path.cwd(), is_shell=False)
-            return dict(_SETTING.findall(config.text)) if config is not None else {}
-    return {}
 
 
 def refuse_changed(
@@ -376,38 +359,17 @@ class NoEnv:
             return _none(f"{', '.join(unread)} cannot be read here, so its variables are unknown")
         deployed = _with_env_files(cell, launcher)
         flags = parse_flags(deployed.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
-        names = deployed.keys() - {"XLA_FLAGS"}
         kept_flags = (_CELL_FLAGS - self.defaults.keys()) | set(self.keep)
         undone = tuple(flag for flag in flags if flag.name not in kept_flags)
         if not undone:
             return _none("no XLA flag is deployed that could go back to its default")
+        known = {**defaults_of(effective_values(undone), self.jaxlib), **self.defaults}
         try:
-            restored = self._restored(undone)
+            restored = restore_default(undone, known)
         except ConfigError as error:
-            return _none(str(error))
-        note = "every deployed flag back to its default"
-        unchanged = sorted(names)
-        if unchanged:
-            note += f"; variables stay as deployed: {', '.join(unchanged)}"
-        return Profile(
-            id=NO_ENV_ID,
-            flags=restored,
-            wave="wave1",
-            note=note,
-        )
-
-    def _restored(self, flags: Flags) -> Flags:
-        names = [name for name in effective_values(flags) if name not in APPENDING]
-        known = {**defaults_of(names, self.jaxlib), **self.defaults}
-        missing = sorted(set(names) - known.keys())
-        if missing:
-            release = f"jaxlib {self.jaxlib}" if self.jaxlib else "every jaxlib"
-            raise ConfigError(
-                f"the default of {', '.join(missing)} in {release} is not known; "
-                "state it in NoEnv(defaults={...}), name the target's jaxlib there, or list in "
-                "`keep` the flags that belong to the cell"
-            )
-        return restore_default(flags, known)
+            return _none(f"{error}: in NoEnv(defaults={{...}}), or list the cell's own in `keep`")
+        note = "every deployed flag back to its default; variables stay as deployed"
+        return Profile(id=NO_ENV_ID, flags=restored, wave="wave1", note=note)
 
 
 def _none(why: str) -> Profile:

@@ -74,9 +74,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _nodes(text: str) -> tuple[str, ...] | None:
-    """Parse a host list, or `@NAME` of a study's node list, which `resolve_options` looks up."""
-    if text.startswith("@"):
-        return (text,)
+    """Parse a host list."""
     return expand(text) if text else None
 
 
@@ -386,7 +384,7 @@ class SiteSettings(SettingsGroup):
     ] = DEFAULT
     nodelist: Annotated[
         tuple[str, ...] | None,
-        "Pinned nodes, e.g. 'node[001-008]'; @healthy are those that a node study recommends",
+        "Pinned nodes, e.g. 'node[001-008]'",
         Metavar("LIST"),
         _nodes,
     ] = None
@@ -452,7 +450,7 @@ class SiteSettings(SettingsGroup):
         if not isinstance(self.nodelist, tuple | list):
             return
         nodes = tuple(self.nodelist)
-        if nodes and all(isinstance(node, str) for node in nodes) and nodes[0][:1] != "@":
+        if nodes and all(isinstance(node, str) for node in nodes):
             try:
                 names = expand(",".join(nodes))
             except ConfigError as error:
@@ -581,11 +579,6 @@ class RunSettings(SettingsGroup):
     for_sweeps: UserOptions = NOTHING  # the user's settings for sweeps
 
 
-def is_in_brief_help(flag: str) -> bool:
-    """Return whether the brief help shows an option of pytest, e.g. `--xlatune-budget`."""
-    return flag.removeprefix(FLAG) in BRIEF_HELP
-
-
 # keyword of `Sweep` -> class of its value
 GROUPS: Mapping[str, Any] = {
     "cell": CellSettings,
@@ -617,10 +610,3 @@ SWITCHES: Mapping[str, tuple[str, str]] = {
     for option in _DECLARED
     if option.kind is bool
 }
-
-# the options in the brief help, which also says how to list the others
-BRIEF_HELP = (
-    *("model", "parallelism", "budget", "executor", "nodelist", "partition", "slurm", "workdir"),
-    *("negative", "plan", "fresh", "yes"),
-)
-LIST_ALL = "pytest -v --help"  # the command that lists all options

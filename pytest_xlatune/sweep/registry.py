@@ -37,14 +37,12 @@ class StudyKind(NamedTuple):
         document: the function that makes the document for a `MeasuredCell`, as `module:name`.
         file_name: name of its report files, without suffix.
         markers: markers of the tests that run it -> a phrase on what each selects.
-        in_sweep_file: whether a sweep file can declare it; None: its class decides.
     """
 
     study: str
     document: str
     file_name: str
     markers: Mapping[str, str] = {}
-    in_sweep_file: bool | None = None
 
     @property
     def cls(self) -> type[Study]:
@@ -59,9 +57,7 @@ class StudyKind(NamedTuple):
 
     @property
     def is_declared(self) -> bool:
-        """Whether a sweep file can declare it as `Sweep(study=...)`; imports no class of ours."""
-        if self.in_sweep_file is not None:
-            return self.in_sweep_file
+        """Whether a sweep file can declare it as `Sweep(study=...)`; this imports the class."""
         return bool(self.markers) and not (self.traits.about_cell or self.traits.is_deployed)
 
     def document_of(self, subject: MeasuredCell) -> Document:
@@ -99,23 +95,18 @@ class _Kinds(dict[str, StudyKind]):
 
 
 _CELL_DOCUMENT = "study_documents:cell_document"
-# kind -> its class below `studies`, the function of its document below `report`, the name of its
-# reports, and whether a sweep file can declare it
+# kind -> its class below `studies`, the function of its document below `report`, and the name of
+# its reports
 _OURS = {
-    "tuning": ("tuning:TuningStudy", "leaderboard:leaderboard", "leaderboard", False),
-    "gate": ("gate:GateStudy", "study_documents:gate", "gate", True),
-    "network": ("network_check:NetworkStudy", _CELL_DOCUMENT, "network", True),
-    "nodes": ("node_check:NodeStudy", _CELL_DOCUMENT, "nodes", True),
-    "batch": ("batch_size:BatchStudy", _CELL_DOCUMENT, "batch", True),
-    "commits": ("commit_check:CommitStudy", _CELL_DOCUMENT, "commits", True),
-    "calibration": (
-        "calibration:CalibrationStudy",
-        "study_documents:calibration",
-        "calibration",
-        False,
-    ),
-    "evidence": ("evidence_run:EvidenceStudy", "study_documents:evidence", "evidence", False),
-    "imported": ("imported:ImportedStudy", "study_documents:imported", "leaderboard", False),
+    "tuning": ("tuning:TuningStudy", "leaderboard:leaderboard", "leaderboard"),
+    "gate": ("gate:GateStudy", "study_documents:gate", "gate"),
+    "network": ("network_check:NetworkStudy", _CELL_DOCUMENT, "network"),
+    "nodes": ("node_check:NodeStudy", _CELL_DOCUMENT, "nodes"),
+    "batch": ("batch_size:BatchStudy", _CELL_DOCUMENT, "batch"),
+    "commits": ("commit_check:CommitStudy", _CELL_DOCUMENT, "commits"),
+    "calibration": ("calibration:CalibrationStudy", "study_documents:calibration", "calibration"),
+    "evidence": ("evidence_run:EvidenceStudy", "study_documents:evidence", "evidence"),
+    "imported": ("imported:ImportedStudy", "study_documents:imported", "leaderboard"),
 }
 KINDS: dict[str, StudyKind] = _Kinds(
     (
@@ -125,10 +116,9 @@ KINDS: dict[str, StudyKind] = _Kinds(
             f"pytest_xlatune.report.{document}",
             file_name,
             MARKERS.get(name, {}),
-            in_sweep_file=in_sweep_file,
         ),
     )
-    for name, (study, document, file_name, in_sweep_file) in _OURS.items()
+    for name, (study, document, file_name) in _OURS.items()
 )
 
 

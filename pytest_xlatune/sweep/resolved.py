@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from pytest_xlatune.catalog.context import Context, is_control
-from pytest_xlatune.launchers.rotated import Rotates
+from pytest_xlatune.launchers import Rotates
 from pytest_xlatune.model.cell import Cell, folder_of_family, secrets_in
 from pytest_xlatune.model.channels import settings_in
 from pytest_xlatune.model.errors import ConfigError
@@ -28,15 +28,15 @@ from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.result import TrialResult
 from pytest_xlatune.model.text import same_value
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.stats.design import Refusal
+from pytest_xlatune.report.bubble import config_of
+from pytest_xlatune.stats.design import Plan, Refusal
 from pytest_xlatune.stats.rotations import JobPace
 from pytest_xlatune.studies import Aim, Asked, DeclaredStudy, History, Study
 from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.derived import Search
 from pytest_xlatune.studies.trials import STUDY, pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
-from pytest_xlatune.sweep.deployed import NoEnv, trainer_settings, with_sourced
-from pytest_xlatune.sweep.registry import kind_of
+from pytest_xlatune.sweep.deployed import deployed_files, with_sourced
 
 if TYPE_CHECKING:
     from pytest_xlatune.sweep.declaration import CompileCheck, Sweep
@@ -137,7 +137,9 @@ class ResolvedSweep:
                 loss_tolerance=design.loss_tolerance,
                 commits=self.commits,
                 asks_compiler=self.compile_check is not None,
-                configured=trainer_settings(self.sweep.launcher, self.cell),
+                configured=config_of(
+                    deployed_files(self.sweep.launcher, self.cell, env_file="", root=Path.cwd())
+                ),
             )
         )
 
@@ -242,43 +244,40 @@ class ResolvedSweep:
         return CalibrationStudy(cell=self.cell, jobs=jobs, slots=self.slots)
 
     def elsewhere(
-        self, tag: str, profiles: Sequence[Profile], gate: DeclaredStudy | None = None
+        self, tag: str, profiles: Sequence[Profile], gate: DeclaredStudy
     ) -> ResolvedSweep:
-        """Return a sweep of some profiles on another configuration of the model.
+        """Return a gate over some profiles on another configuration of the model.
 
-        It is another cell, with its own ledger and report. None for `gate` makes it a tuning sweep
-        whose screen has two baselines.
+        It is another cell, with its own ledger and report.
         """
-        sweep, design = self.sweep, self.sweep.design
-        if gate is None:  # no block follows, so the stated blocks need not fit so few profiles
-            design = replace(design, screen_baselines=2, finalists=0, blocks=0, block_baselines=0)
-        return dataclasses.replace(
-            self,
-            sweep=replace(
-                sweep,
-                name=f"{sweep.name}-{tag}",
-                profiles=tuple(profiles),
-                design=design,
-                derived=(),
-                no_env=None,
-                config_tags={},
-                study=gate,
-                gate=None,
-            ),
-            cell=self._cell_of(tag),
-            slots=(),
-            compile_check=None,
+        sweep = replace(
+            self.sweep,
+            name=f"{self.sweep.name}-{tag}",
+            profiles=tuple(profiles),
+            derived=(),
+            no_env=None,
+            config_tags={},
+            study=gate,
+            gate=None,
         )
-
-    def no_env_on(self, tag: str) -> Profile:
-        """Return `baseline-no-env` of a configuration; an empty profile says why there is none."""
-        no_env = self.sweep.no_env or NoEnv()
-        return no_env.profile(self.sweep.launcher, self._cell_of(tag))
+        cell = self._cell_of(tag)
+        return dataclasses.replace(self, sweep=sweep, cell=cell, slots=(), compile_check=None)
 
     def _cell_of(self, tag: str) -> Cell:
         overrides = {**self.cell.overrides, **self.sweep.config_tags[tag]}
         cell = replace(self.cell, config_tag=tag, overrides=overrides, sourced=())
         return with_sourced(cell, self.sweep.launcher)
+
+    @property
+    def finalist_count(self) -> int:
+        """The planned number of profiles that enter the confirmation; 0 if there is none.
+
+        Raises:
+            ConfigError: the profiles do not fit the budget.
+        """
+        layout, sweep = self.tuning().layout, self.sweep
+        arms = len(sweep.profiles) + len(sweep.slots())
+        return min(layout.finalists, arms) if isinstance(layout, Plan) else 0
 
     @property
     def only_ranks(self) -> str:
@@ -375,15 +374,6 @@ class ResolvedSweep:
             metric = self.cell.protocol.metric
             return f"turns are compared by the time of a step, and the metric is {metric!r}"
         return ""
-
-
-def not_compiled(resolved: ResolvedSweep, study: Study) -> tuple[str, ...]:
-    """Return a note if the study ignores the declared compile check; () if it does not."""
-    kind = kind_of(study.name)
-    policy = study.policy
-    if resolved.compile_check is None or policy.compiled_stage or study.traits.about_cell:
-        return ()
-    return (f"no compile check: a {kind.file_name} measures everything that it compares",)
 
 
 def _keeps_to_jobs(result: TrialResult) -> bool:

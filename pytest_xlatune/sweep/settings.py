@@ -32,7 +32,6 @@ from msgspec import structs
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.hosts import expand
 from pytest_xlatune.sweep.groups import (
     FIELDS,
     FLAG,
@@ -82,14 +81,25 @@ def resolve_options(
         ConfigError: a value is not valid; the message says where it was given.
     """
     refuse_misspelt(environ)
-    above_file = _above_file(command_line, environ, ini, prefix)
-    file, ignored_file = _settings_file(above_file.values.get("config"), root, prefix)
-    parts = [above_file] if file is None else [file, above_file]
-    user_options = _merged(*parts, root=root)
-    run = user_options.applied_to(RunSettings())
-    user_options = structs.replace(
-        _with_lists(user_options, root / run.workdir), ignored_file=ignored_file
+    sources: tuple[tuple[Callable[[Option], str], Callable[[Option], Any]], ...] = (
+        (lambda option: f"{prefix}{option.name}", lambda option: command_line.get(option.key)),
+        (lambda option: option.variable, lambda option: environ.get(option.variable) or None),
+        (lambda option: f"ini key {option.key}", lambda option: ini.get(option.key) or None),
     )
+    parts = [
+        UserOptions(
+            values={
+                option.field: _parsed(option, text, place_of(option))
+                for option in OPTIONS
+                if (text := text_of(option)) is not None
+            }
+        )
+        for place_of, text_of in sources
+    ]
+    parts.reverse()
+    file, ignored_file = _settings_file(_merged(*parts).values.get("config"), root, prefix)
+    user_options = structs.replace(_merged(file, *parts), root=root, ignored_file=ignored_file)
+    run = user_options.applied_to(RunSettings())
     switched_on = {
         name for flag, (name, _) in SWITCHES.items() if command_line.get(flag.replace("-", "_"))
     }
@@ -102,45 +112,15 @@ def resolve_options(
     )
 
 
-def _with_lists(user_options: UserOptions, workdir: Path) -> UserOptions:
-    """Return the options with each node list `@NAME` replaced by the nodes in its file.
-
-    Its lines are host lists, and comments that begin with #.
-
-    Raises:
-        ConfigError: no study wrote such a list.
-    """
-    nodes = user_options.values.get("nodelist")
-    if not nodes or not nodes[0].startswith("@"):
-        return user_options
-    path = workdir / f"{nodes[0][1:]}.nodes"
-    try:
-        text = secure_files.read_bytes(path.parent.resolve() / path.name).decode()
-        hosts = [line.strip() for line in text.splitlines() if line.strip() and line[0] != "#"]
-        nodelist = expand(",".join(hosts))
-    except (OSError, ValueError):
-        raise ConfigError(
-            f"nodelist: found {nodes[0]!r}, but {path} cannot be read; a study of nodes "
-            "writes it: pytest sweeps/test_nodes.py"
-        ) from None
-    return structs.replace(
-        user_options,
-        values={**user_options.values, "nodelist": nodelist},
-    )
-
-
-def _merged(*parts: UserOptions, root: Path | None = None) -> UserOptions:
+def _merged(*parts: UserOptions) -> UserOptions:
     """Merge options; values of later parts replace those of earlier ones."""
     values: dict[str, Any] = {}
     for part in parts:
         if NODE_SETTINGS.keys() & part.values:  # nodes or their number: each replaces both
-            for name in NODE_SETTINGS:
-                values.pop(name, None)
+            values = {name: value for name, value in values.items() if name not in NODE_SETTINGS}
         for name, value in part.values.items():
-            is_table = name in _TABLES
-            values[name] = {**values.get(name, {}), **value} if is_table else value
-    file = next((options.file for options in reversed(parts) if options.file), "")
-    return UserOptions(values=values, file=file, root=root)
+            values[name] = {**values.get(name, {}), **value} if name in _TABLES else value
+    return UserOptions(values=values, file=parts[0].file)
 
 
 def refuse_misspelt(environ: Mapping[str, str]) -> None:
@@ -153,33 +133,6 @@ def refuse_misspelt(environ: Mapping[str, str]) -> None:
     for variable in sorted(unknown):
         if difflib.get_close_matches(variable.removeprefix(_PREFIX), names, n=1, cutoff=0.8):
             raise ConfigError.unknown("variable", variable, valid=known, where="the environment")
-
-
-def _above_file(
-    command_line: Mapping[str, Any],
-    environ: Mapping[str, str],
-    ini: Mapping[str, str],
-    prefix: str,
-) -> UserOptions:
-    """Return the settings from the places that go before the settings file."""
-    sources: tuple[tuple[Callable[[Option], str], Callable[[Option], Any]], ...] = (
-        (lambda option: f"{prefix}{option.name}", lambda option: command_line.get(option.key)),
-        (lambda option: option.variable, lambda option: environ.get(option.variable) or None),
-        (lambda option: f"ini key {option.key}", lambda option: ini.get(option.key) or None),
-    )
-    parts: list[UserOptions] = []
-    decided: set[str] = set()
-    for place_of, text_of in sources:
-        values = {}
-        for option in OPTIONS:
-            text = text_of(option)
-            if text is not None and option.field not in decided:
-                values[option.field] = _parsed(option, text, place_of(option))
-        decided |= values.keys() - _TABLES
-        if NODE_SETTINGS.keys() & values:
-            decided |= NODE_SETTINGS.keys()
-        parts.append(UserOptions(values=values))
-    return _merged(*reversed(parts))
 
 
 def _parsed(option: Option, text: object, place: str) -> Any:
@@ -197,7 +150,7 @@ def _parsed(option: Option, text: object, place: str) -> Any:
         raise ConfigError(f"{place}: found {text!r}, expected {option.metavar} ({error})") from None
 
 
-def _settings_file(named: str | None, root: Path, prefix: str) -> tuple[UserOptions | None, str]:
+def _settings_file(named: str | None, root: Path, prefix: str) -> tuple[UserOptions, str]:
     """Read the named settings file, or the nearest one from the root directory upwards.
 
     A file that was not named is only read if no other user can have written it, because it names
@@ -214,7 +167,7 @@ def _settings_file(named: str | None, root: Path, prefix: str) -> tuple[UserOpti
         if not why:
             return read_settings(path, root=root), ignored
         ignored = ignored or f"{path} is not read: {why}; {prefix}config FILE reads it"
-    return None, ignored
+    return UserOptions(), ignored
 
 
 def _upward(root: Path) -> Iterator[Path]:

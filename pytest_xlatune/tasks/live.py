@@ -190,8 +190,6 @@ class SweepProgress(NamedTuple):
     """News of a sweep: a line to show, the trial that it is about, and messages to people."""
 
     line: str = ""  # the text to show; "" if there is none
-    # whether the line is about jobs in flight, which a terminal may show in its status line instead
-    is_passing: bool = False
     result: TrialResult | None = None  # of the trial that ended; None if the line is about no trial
     messages: tuple[str, ...] = ()  # to people, one text each
 
@@ -377,10 +375,10 @@ class LiveLines:
         self._jobs = running_jobs(self._state, self._folder)
         if now_s >= self._due_s and (status := self.status()):
             self._due_s = now_s + _NEXT_LINE_S
-            yield SweepProgress(line=f"now: {status}", is_passing=True)
+            yield SweepProgress(line=f"now: {status}")
 
     def status(self) -> str:
-        """Return a text about the jobs in flight, for a line that is rewritten; "" without jobs."""
+        """Return a text about the jobs in flight; "" without jobs."""
         if not self._jobs:
             return ""
         more = f", {len(self._jobs) - 1} more in flight" if self._jobs[1:] else ""

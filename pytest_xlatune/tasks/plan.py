@@ -23,9 +23,8 @@ from pytest_xlatune.model.message import MessageCode, sentence
 from pytest_xlatune.model.result import Conclusion, TrialResult
 from pytest_xlatune.model.text import counted, duration, fine_percent, size
 from pytest_xlatune.model.trial import Trial
-from pytest_xlatune.prepare.compile_check import CompiledProfile, compile_profiles
-from pytest_xlatune.prepare.lint import check_rules
-from pytest_xlatune.prepare.preflight import Preflight, check_shape
+from pytest_xlatune.prepare.compile_check import compile_profiles
+from pytest_xlatune.prepare.preflight import Preflight, check_rules, check_shape
 from pytest_xlatune.report.bubble import bubbles
 from pytest_xlatune.report.document import (
     Block,
@@ -45,7 +44,7 @@ from pytest_xlatune.stats.validity import has_witness
 from pytest_xlatune.studies import Study
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.earlier import pace_in
-from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
+from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.tasks.measured import measured_elsewhere
 
 _SESSION = "SESSION"  # stands for the session's id, since a plan has no session
@@ -98,7 +97,6 @@ def plan_of(
         *([sentence(exposed)] if exposed else ()),
         *noise,
         *_variables_without_witness(resolved, study),
-        *(() if compiles else not_compiled(resolved, study)),
         *measured_elsewhere(resolved.folder, workdir),
     ]
     # the first trial of each profile, which stands for all trials of the profile; baseline first
@@ -211,17 +209,10 @@ def _findings(title: str, word: str, found: Preflight, *blocks: Block) -> tuple[
     return (section(title, bullets(*map(plain, lines)), *blocks),) if lines else ()
 
 
-def _compiled(profiles: Sequence[CompiledProfile]) -> Section:
+def _compiled(profiles: Sequence[tuple[str, str, str]]) -> Section:
     """Return the result of compiling each profile."""
     titles = columns("~Profile", "~class", "~compared with the baseline's program")
-    rows = tuple(
-        (
-            literal(profile.profile),
-            f"{profile.cls} as {literal(profile.same_as)}" if profile.same_as else str(profile.cls),
-            plain(profile.reason),
-        )
-        for profile in profiles
-    )
+    rows = tuple((literal(name), plain(result), plain(reason)) for name, result, reason in profiles)
     limits = "One step of each profile ran on this machine. Only a trial shows the speed."
     return section("Compile check", Text(text=limits), Table(columns=titles, rows=rows))
 

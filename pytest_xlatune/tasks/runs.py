@@ -32,8 +32,7 @@ from pytest_xlatune.model.message import sentence
 from pytest_xlatune.model.profile import BASELINE, BASELINE_ID, Profile
 from pytest_xlatune.model.redact import command_without_secrets
 from pytest_xlatune.prepare import preflight
-from pytest_xlatune.prepare.lint import COSTLY, check_rules
-from pytest_xlatune.prepare.preflight import check_keys, check_shape
+from pytest_xlatune.prepare.preflight import COSTLY, check_keys, check_rules, check_shape
 from pytest_xlatune.report.document import Document
 from pytest_xlatune.report.measured_cell import MeasuredCell
 from pytest_xlatune.report.study_documents import calibration
@@ -45,7 +44,7 @@ from pytest_xlatune.sweep import checkouts
 from pytest_xlatune.sweep.deployed import context_of, deployed_files
 from pytest_xlatune.sweep.earlier import Calibration, write_calibration
 from pytest_xlatune.sweep.groups import RunSettings
-from pytest_xlatune.sweep.resolved import ResolvedSweep, not_compiled
+from pytest_xlatune.sweep.resolved import ResolvedSweep
 from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.tasks.artifacts import Recorded, read_new
 from pytest_xlatune.tasks.cell_report import read_cell_report
@@ -65,9 +64,11 @@ def run_preflight(
     The site is checked for each of `cells`; None stands for all cells that are measured first.
     """
     chosen = cells if cells is not None else resolved.first_cells
+    if resolved.slots:
+        chosen = [msgspec.structs.replace(resolved.cell, nodelist=resolved.nodelist)]
     looks = [
-        preflight.check_site(resolved, folder, cell=cell, is_first=is_first, is_busy=is_busy)
-        for cell in ((None,) if resolved.slots else chosen)
+        preflight.check_site(resolved, folder, cell, is_first=is_first, is_busy=is_busy)
+        for cell in chosen
     ]
     profiles, launcher = resolved.sweep.profiles, resolved.sweep.launcher
     # overrides that a study varies are not in `resolved.cell`, only in the cells of the study
@@ -153,7 +154,7 @@ class Runs(ExitStack):
         )
         campaign.open(
             fresh=self._options.fresh,
-            check=partial(self._check, resolved, study, folder, preflight_result),
+            check=partial(self._check, resolved, folder, preflight_result),
         )
         self.folders.add(folder)
         self.enter_context(campaign.attending())
@@ -162,7 +163,6 @@ class Runs(ExitStack):
     def _check(
         self,
         resolved: ResolvedSweep,
-        study: Study,
         folder: Path,
         preflight_result: preflight.Preflight | None,
         state: LedgerState,
@@ -181,7 +181,7 @@ class Runs(ExitStack):
         )
         findings.raise_faults(f"sweep {resolved.sweep.name!r}")
         elsewhere = measured_elsewhere(resolved.folder, self._options.workdir)
-        return (*findings.notes, *not_compiled(resolved, study), *elsewhere)
+        return (*findings.notes, *elsewhere)
 
 
 def calibrate(campaign: Campaign, tick: Callable[[], None]) -> Calibration:

@@ -62,7 +62,7 @@ if [[ -n ${{OUTPUT_PATH-}} && -z ${{XLATUNE_PROBED-}} ]]; then
 END_OF_THE_PROBE
 fi
 """
-# the spec of a rotation, and its worker; `launchers.rotated` uses the same names
+# the spec of a rotation, and its worker; `launchers.command` uses the same names
 _SPEC, _SITE = Path("rotation.json"), Path("xlatune_site", "sitecustomize.py")
 _JOURNALS = "rotation.*.jsonl"
 _ROTATION_FOLDER = "xlatune_rotation"  # in the job's output folder
@@ -94,10 +94,6 @@ _EXIT_CODE = re.compile(r"\bExitCode=(\d+):(\d+)")
 _NODES = re.compile(r"\bNodeList=(\S+)")
 
 
-# job id -> when the job was first seen running, in seconds since 1970
-_started: dict[str, str] = {}
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Submit, follow, and return the job's exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -109,7 +105,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     at = words.index("--")
     arguments = parser.parse_args([*words[:at], "submit.sh"])
-    stop = _StopSignal()
+    # a signal is only recorded, because the job can only be cancelled once it has an id
+    stops: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: stops.append(number))
     copy = copy_of(arguments.checkout, Path.cwd() / "checkout", model=arguments.model)
     cancel_strays(arguments.name)
     job = submit(copy, words[at + 1 :], workspace=arguments.workspace, name=arguments.name)
@@ -117,25 +116,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if job is None:
         return 1
     _record(job, "submitted", arguments.workspace)
-    state = follow(job, arguments.workspace, stop)
+    state, started_s = follow(job, arguments.workspace, stops)
     status, reason = ending(job, state)
-    _record(job, state, arguments.workspace, nodes=_NODES.search(reason))
+    nodes = _NODES.search(reason)
+    _record(job, state, arguments.workspace, nodes=nodes[1] if nodes else "", started_s=started_s)
     sys.stdout.write(f"xlatune: job {job} JobState={state} {reason}\n")
     _link(job, arguments.workspace)
     write_environments(job, arguments.workspace, arguments.checkout)
-    return 143 if stop.is_set else status
-
-
-class _StopSignal:
-    """Records a signal to this program, because the job can only be cancelled once it has an id."""
-
-    def __init__(self) -> None:
-        self.is_set = False
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._set)
-
-    def _set(self, *_: object) -> None:
-        self.is_set = True
+    return 143 if stops else status
 
 
 def copy_of(checkout: Path, copy: Path, *, model: str) -> Path:
@@ -145,19 +133,13 @@ def copy_of(checkout: Path, copy: Path, *, model: str) -> Path:
     record shows how the copy differs, and `submit.sh` accepts the copy as a repository.
     """
     listed = _ask(*_GIT, str(checkout), "ls-files", "-zco", "--exclude-standard")
-    if listed:
-        for name in filter(None, listed.split("\0")):
-            if os.path.lexists(checkout / name):  # a file may be deleted without a commit
-                (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(checkout / name, copy / name, follow_symlinks=False)
-    else:
-        left_out = shutil.ignore_patterns("outputs", ".git")
-        shutil.copytree(checkout, copy, symlinks=True, ignore=left_out)
-    git = copy / ".git"
-    if (checkout / ".git").is_dir():
-        git.symlink_to(checkout / ".git", target_is_directory=True)
-    else:
-        git.mkdir()
+    if not listed:
+        raise SystemExit(f"xlatune: {checkout} is no git repository, or git does not run")
+    for name in filter(None, listed.split("\0")):
+        if os.path.lexists(checkout / name):  # a file may be deleted without a commit
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(checkout / name, copy / name, follow_symlinks=False)
+    (copy / ".git").symlink_to(checkout / ".git")
     env_file = copy / "configs" / f"{model}.env.sh"
     # the axes come first, because the deployed file may read them; the profile follows it
     deployed = env_file.read_text(encoding="utf-8") if env_file.exists() else ""
@@ -218,14 +200,17 @@ def submit(copy: Path, arguments: Sequence[str], *, workspace: Path, name: str) 
     return None
 
 
-def follow(job: str, workspace: Path, stop: _StopSignal) -> str:
-    """Copy the job's log as it grows, until the job has ended; return its last state."""
+def follow(job: str, workspace: Path, stops: Sequence[int]) -> tuple[str, str]:
+    """Copy the job's log as it grows, until the job has ended or `stops` has a signal.
+
+    It returns the last state, and when the job was first seen running, in seconds since 1970.
+    """
     log: BinaryIO | None = None
-    state, is_cancelled = "PENDING", False
+    state, started_s, is_cancelled = "PENDING", "", False
     unknown, quiet = 0, 0  # answers without a state, and looks without news, in a row
     polled_s = float("-inf")
     while True:
-        if stop.is_set and not is_cancelled:
+        if stops and not is_cancelled:
             is_cancelled = True
             _ask("scancel", job)
         log = log or _open_log(job, workspace)
@@ -234,13 +219,13 @@ def follow(job: str, workspace: Path, stop: _StopSignal) -> str:
             copy_journals(job, workspace)
         is_over = state in _END_STATES or unknown >= _UNKNOWN_TIMES
         if is_over and quiet >= _QUIET_TIMES:
-            return state if state in _END_STATES else "UNKNOWN"
+            return state if state in _END_STATES else "UNKNOWN", started_s
         if not is_over and time.monotonic() - polled_s >= POLL_S:
             polled_s = time.monotonic()
             answer = state_of(job)
             unknown = 0 if answer else unknown + 1
             if answer not in ("", "PENDING", "CONFIGURING"):
-                _started.setdefault(job, str(time.time()))
+                started_s = started_s or str(time.time())
             state, quiet = answer or state, 0
         time.sleep(_LOOK_S)
 
@@ -308,11 +293,10 @@ def _copy(log: BinaryIO) -> bool:
     return bool(new)
 
 
-def _record(job: str, state: str, workspace: Path, *, nodes: re.Match[str] | None = None) -> None:
+def _record(job: str, state: str, workspace: Path, *, nodes: str = "", started_s: str = "") -> None:
     log, folder = paths_of(job, workspace)
     known = {"job_id": job, "state": state, "log": str(log or ""), "folder": str(folder or "")}
-    known["nodes"] = nodes[1] if nodes else ""
-    known["started_s"] = _started.get(job, "")
+    known |= {"nodes": nodes, "started_s": started_s}
     Path(RECORD).write_text(json.dumps(known) + "\n", encoding="utf-8")
 
 
@@ -334,9 +318,7 @@ def write_environments(job: str, workspace: Path, checkout: Path) -> None:
     commit = _ask(*_GIT, str(checkout), "rev-parse", "HEAD").strip()
     changed = _ask(*_GIT, str(checkout), "status", "--porcelain", "--untracked-files=no")
     count = len(changed.splitlines())
-    state = "clean"
-    if count:
-        state = "1 changed file" if count == 1 else f"{count} changed files"
+    state = f"{count} changed file{'s' * (count > 1)}" if count else "clean"
     repositories = {str(checkout): f"{commit}, {state}"} if commit else {}
     for number, name in enumerate(sorted(environments)):
         environment = environments[name]

@@ -1,9 +1,9 @@
 """Let XLA parse texts of XLA_FLAGS, each in a separate process, and return the results.
 
-    python -P xla_lint.py RESULT < TEXTS
+    python -P xla_lint.py < TEXTS
 
-TEXTS is a JSON list of strings. The file RESULT is written: JSON with the jaxlib release, the names
-of its options and, for each text, the options as protobuf's text format writes them, or XLA's
+TEXTS is a JSON list of strings. The last line of the output is JSON with the jaxlib release, the
+names of its options and, for each text, the options as protobuf's text format writes them, or XLA's
 message of refusal. XLA parses only once in a process and may abort, so each text gets a fork of
 this process. This file imports jaxlib and nothing of ours.
 """
@@ -29,8 +29,8 @@ _NAME = re.compile(rb"\x0a(.)(xla_\w+)", re.DOTALL)
 _OUTPUT_BYTES = 1 << 14  # bytes of XLA's output that are returned
 
 
-def main(result: str) -> None:
-    """Let XLA parse all texts on standard input, and write the results to a file."""
+def main() -> None:
+    """Let XLA parse all texts on standard input, and print the results."""
     texts = json.load(sys.stdin)
     # up to jaxlib 0.6, a refusal aborts with a core dump
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -45,7 +45,7 @@ def main(result: str) -> None:
         "names": _option_names(Path(jaxlib.__file__).parent),
         "answers": answers,
     }
-    Path(result).write_text(json.dumps(document), encoding="utf-8")
+    sys.stdout.write(f"\n{json.dumps(document)}\n")
 
 
 def _answer(text: str, xla_client: Any) -> dict[str, Any]:
@@ -90,4 +90,4 @@ def _option_names(folder: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -28,8 +28,7 @@ from pytest_xlatune.campaign.playbook import (
 )
 from pytest_xlatune.executors import Request, payload
 from pytest_xlatune.executors.folder import read_outcomes, read_spec, write_spec
-from pytest_xlatune.launchers.command import CommandLauncher
-from pytest_xlatune.launchers.rotated import SPEC_FILE
+from pytest_xlatune.launchers.command import SPEC_FILE, CommandLauncher
 from pytest_xlatune.ledger import AttemptCutShort, Decided
 from pytest_xlatune.ledger.state import LedgerState, TrialProgress
 from pytest_xlatune.logs import LogReport, read_log

@@ -33,7 +33,7 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.result import Effect
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.prepare.lint import Target, lint
+from pytest_xlatune.prepare.preflight import Target, lint
 from pytest_xlatune.stats.validity import Witnesses, judge_settings
 from pytest_xlatune.sweep.deployed import defaults_of
 from tests.helpers.probes import make_cell, make_trial

@@ -156,7 +156,7 @@ def test_a_pipe_among_the_files_of_a_trainer_is_not_waited_for(tmp_path: Path) -
     trainer = str(tmp_path / "train.py")
     (tmp_path / "train.py").write_text("import model\n")
     os.mkfifo(tmp_path / "model.py")
-    assert code_digest(str(tmp_path), trainer).endswith(" Python files")
+    assert code_digest(str(tmp_path)).endswith(" Python files")
     (tmp_path / ".git").mkdir()
     os.mkfifo(tmp_path / ".git" / "HEAD")
     assert probe_environment.repositories([str(tmp_path), trainer]) == {}

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_xlatune.catalog.effect import ParsedText
 from pytest_xlatune.model.profile import parse_flags
-from pytest_xlatune.prepare.lint import Target
+from pytest_xlatune.prepare.preflight import Target
 
 DEFAULTS = {"xla_gpu_autotune_level": "4", "xla_gpu_enable_triton_gemm": "true"}
 UNKNOWN = ("warp_drive", "bogus", "no_such")

@@ -201,8 +201,6 @@ def quick_trials() -> Iterator[None]:
     with _kept_modules(), pytest.MonkeyPatch.context() as patched:
         patched.setattr("pytest_xlatune.executors.local.LocalExecutor", executor)
         patched.setattr("pytest_xlatune.campaign.TURN_S", 0.05 if QuickExecutor.beside else 0.0)
-        # the limit of such a session is what ends one that would never end
-        patched.setattr("pytest_xlatune.plugin.fixtures.untimed", contextlib.nullcontext)
         patched.setattr("os.fsync", lambda _: None)  # no power fails meanwhile
         yield
 

@@ -18,11 +18,18 @@ from hypothesis import strategies as st
 
 from pytest_xlatune.executors import payload
 from pytest_xlatune.executors.folder import with_worker, write_spec
-from pytest_xlatune.launchers import Launcher
+from pytest_xlatune.launchers import Launcher, Rotates
 from pytest_xlatune.launchers.checkout import CheckoutLauncher, LauncherByCell, with_python
-from pytest_xlatune.launchers.command import FOLDER, PROFILE_FILE, CommandLauncher
+from pytest_xlatune.launchers.command import (
+    FOLDER,
+    PROFILE_FILE,
+    SITE_FILE,
+    SPEC_FILE,
+    VARIABLE,
+    WORKER_FILE,
+    CommandLauncher,
+)
 from pytest_xlatune.launchers.container import ENTRY_FILE, ENV_FILE, HOST_FILE, ContainerLauncher
-from pytest_xlatune.launchers.rotated import SITE_FILE, SPEC_FILE, VARIABLE, WORKER_FILE, Rotates
 from pytest_xlatune.model.cell import Protocol
 from pytest_xlatune.model.channels import DUMP_FOLDER
 from pytest_xlatune.model.errors import ConfigError
@@ -38,7 +45,7 @@ from pytest_xlatune.model.profile import (
     profile,
 )
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.prepare.lint import Target
+from pytest_xlatune.prepare.preflight import Target
 from pytest_xlatune.sweep.settings import check_folders
 from pytest_xlatune.workers import maxtext_slurm_job
 from tests.helpers import golden
@@ -556,7 +563,7 @@ checkout = functools.partial(CheckoutLauncher, inner=probe())
     ("make", "changes", "message"),
     [
         (probe, {"argv": ("t", "{step}")}, r"unknown placeholder 'step'.*did you mean 'steps'"),
-        (probe, {"argv": ("t", "{steps!r}")}, "unknown placeholder 'steps!r'"),
+        (probe, {"argv": ("t", "{steps!r}")}, "write {{ and }}"),
         (probe, {"argv": ("t", "a}")}, "write {{ and }}"),
         (probe, {"argv": ("t", "x{overrides}")}, "must be a separate argument"),
         (probe, {"argv": ()}, "argv is empty"),
@@ -600,22 +607,22 @@ EXPORTED = "_env_NCCL_PROTO is exported after .* NCCL_PROTO"
         (probe(), BASELINE, {"deployed": {"XLA_FLAGS": "--xla_a=1 xla_b=2"}},
          r"the deployed XLA_FLAGS.*silently drops"),
         (maxtext(), BASELINE, {"overrides": {"steps": "99"}},
-         r"cell 'tiny-1b .*steps=99.*Protocol\(steps"),
+         r"cell 'tiny-1b .*steps=99.* its protocol"),
         (maxtext(), profile("p", overrides={"dcn_fsdp_parallelism": "4"}), {},
-         "profile 'p' overrides dcn_fsdp.* the cell's parallelism"),
+         "profile 'p' overrides dcn_fsdp.* parallelism, sets this key"),
         (JOB, BASELINE, {"deployed": {"NCCL_ALGO": "Ring"}}, r"put it into .*tiny-1b\.env\.sh"),
         (JOB, BASELINE, {"overrides": {"_env_XLA_FLAGS": "--a=1"}},
          "_env_XLA_FLAGS is exported after"),
         (JOB, profile("p", env={"NCCL_PROTO": "LL"}), {"overrides": {"_env_NCCL_PROTO": "S"}},
          EXPORTED),
         (JOB, BASELINE, {"overrides": {"_env_X": "a b"}}, "_env_X='a b' cannot be a passthrough"),
-        (JOB, BASELINE, {"overrides": {"base_output_directory": "/x"}}, "to the job's folder"),
+        (JOB, BASELINE, {"overrides": {"base_output_directory": "/x"}},
+         "base_output_directory=/x, which would"),
         (container(), BASELINE, {"image": "rocm/jax:26.4"}, "no name with a digest.*RepoDigests"),
         (container(), BASELINE, {"image": SQSH}, "no name with a digest"),
         (container(runtime="pyxis"), BASELINE, {"image": f"jax.sqsh@{SHA}"}, "absolute path"),
         (container(mounts=("/data",)), BASELINE, CACHES,
          r"autotune_cache /shared/tuned/.* is in no mount"),
-        (of_commits(), BASELINE, {"code": f"{CODE}+uncommitted"}, "needs a commit"),
     ],
 )  # fmt: skip
 def test_what_would_be_lost_or_change_the_measurement_is_refused(

@@ -29,7 +29,7 @@ from pytest_xlatune.launchers.maxtext import MaxTextLauncher
 from pytest_xlatune.model.cell import Cell
 from pytest_xlatune.model.profile import BASELINE_ID, profile
 from pytest_xlatune.model.rotation import RotatedProgram, RotationRead, RotationSpec, read_rotation
-from pytest_xlatune.prepare.preflight import check_keys, known_keys
+from pytest_xlatune.prepare.preflight import check_keys
 from pytest_xlatune.sweep.declaration import load_sweep
 from tests.helpers.words import events_in, whole_lines
 
@@ -62,8 +62,6 @@ def test_the_release_knows_the_keys_of_the_sweep_and_of_the_catalog_and_not_a_fo
     cell = sweep.resolve().cell
     assert isinstance(sweep.launcher, MaxTextLauncher)
     launcher = dataclasses.replace(sweep.launcher, python=PYTHON)
-    _, _, known = known_keys(launcher, cell, os.environ)
-    assert len(known) > 700
     tried = tuple(each for entry in load().entries if entry.is_key for each in entry.profiles)
     assert len(tried) > 10
     found = check_keys(launcher, cell, (*sweep.profiles, *tried), environ=os.environ)

@@ -244,7 +244,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_names_are_known_without_an_import_and_loaded_from_their_modules(path: Path) -> None:
     added = {"deep": "door_deep:Outer.inner [more]", "join": "door_deep:taken"}
     install(path, "their-tools", {GROUP: added}, {"door_deep": "class Outer:\n    inner = 7\n"})
-    assert TOOLS.names() == {"join": "os.path:join", "deep": "door_deep:Outer.inner"}
+    assert TOOLS.names() == {"join": "os.path:join", "deep": "door_deep:Outer.inner [more]"}
     assert TOOLS.source("deep") == "their-tools 1.2"
     assert TOOLS.source("join") == "pytest-xlatune"
     assert "door_deep" not in sys.modules

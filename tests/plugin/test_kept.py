@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from pytest_xlatune.cli import main
 from pytest_xlatune.model.errors import Exit
 from pytest_xlatune.tasks.cell_report import read_cell_report
-from pytest_xlatune.workers.probe_environment import code_digest
 from tests.helpers import secrets_planted as planted
 from tests.helpers.sessions import run_inside
 from tests.helpers.words import in_words
@@ -133,32 +131,6 @@ def test_an_upgrade_and_an_edit_of_the_trainer_begin_epochs_and_are_told(
     (*_, edited) = folder.events("epoch-began")
     changes = edited["why"]["values"]["changes"]
     assert [change["values"] for change in changes] == [{"folder": str(folder.path)}]
-
-
-@pytest.mark.parametrize(
-    ("trainer", "edited", "is_seen"),
-    [
-        pytest.param("import model\n", "train.py", True, id="the script"),
-        pytest.param("import model\n", "model.py", True, id="a module that it imports"),
-        pytest.param("import parts.one\n", "parts/deep/two.py", True, id="a package whole"),
-        pytest.param("import model\n", "plots.py", False, id="a file beside it"),
-        pytest.param("import subprocess\n", "plots.py", True, id="it may start another"),
-        pytest.param("import model\nmodel.\n", "plots.py", True, id="no Python that we can read"),
-    ],
-)
-def test_the_files_that_a_trainer_may_import_are_its_code(
-    tmp_path: Path, trainer: str, edited: str, is_seen: bool
-) -> None:
-    """An engineer draws a plot beside the trainer while fifty jobs run: no epoch begins."""
-    texts = {"train.py": trainer, "model.py": "import ops\n", "ops.py": "", "plots.py": "x = 1\n"}
-    texts |= {"parts/__init__.py": "", "parts/one.py": "", "parts/deep/two.py": ""}
-    for name, text in texts.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    script = str(tmp_path / "train.py")
-    before = code_digest(str(tmp_path), script)
-    (tmp_path / edited).write_text(f"{texts[edited]}# edited\n", encoding="utf-8")
-    assert (code_digest(str(tmp_path), script) != before) == is_seen
 
 
 SECRET = "hush-hush-hush"

@@ -443,7 +443,6 @@ def test_a_hang_ends_as_its_phase_says(faults: Faults) -> None:
 
 
 PAGE_BYTES = 4096
-SMALL = "from pytest_xlatune.prepare import preflight\npreflight.MIN_FREE_BYTES = 0\n"
 
 
 class Disk:
@@ -497,7 +496,7 @@ def test_a_full_work_directory_ends_the_session_and_the_next_goes_on(
     # A full disk still takes a line that fits into the last page of a file. The victim's result,
     # which holds what it sets, does not fit.
     declared = faults.profiles(HOLD=str(faults.go), PADDING="x" * 8 * PAGE_BYTES)
-    faults.write(declared, conftest=SMALL)
+    faults.write(declared)
     session = faults.start("-n2")
     faults.victim()
     until(lambda: len(faults.project.submitted) == TRIALS)

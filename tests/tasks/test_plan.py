@@ -15,7 +15,6 @@ from pytest_xlatune.model.text import ABSENT
 from pytest_xlatune.prepare.preflight import check_shape
 from pytest_xlatune.report import bubble
 from pytest_xlatune.report.document import Document, markdown, terminal
-from pytest_xlatune.studies.gate import Gate
 from pytest_xlatune.sweep.declaration import CompileCheck, Sweep, load_sweep
 from pytest_xlatune.sweep.groups import CellSettings, DesignSettings, UserOptions
 from pytest_xlatune.sweep.resolved import ResolvedSweep
@@ -52,7 +51,6 @@ DOUBTFUL = replace(
     ),
 )
 COMPILED = CompileCheck(memory_limit_gib=1)
-GATE = replace(DECLARED, gate=Gate(), design=DesignSettings(), compile_check=COMPILED)
 NODES = {"nodelist": ("node001", "node002")}
 CONTAINER = {
     **LOCAL,
@@ -71,7 +69,6 @@ PLANS: dict[str, tuple[Sweep, dict[str, Any], Words, Words]] = {
     "a deployed secret is not shown where a container reads it": (
         DECLARED, CONTAINER,
         ("export HF_HOME=/shared/hf", "export HF_TOKEN=(hidden)"), ("hunter2",)),
-    "a gate compiles nothing first": (GATE, NODES, ("no compile check",), ()),
     "what would measure nothing": (
         DOUBTFUL, NODES,
         ("same settings as a:", "did you mean NCCL_MAX_NCHANNELS?", "did you mean remat_policy?",

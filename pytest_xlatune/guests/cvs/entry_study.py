@@ -9,5 +9,4 @@ THRESHOLDS = StudyKind(
     f"{__package__}.document:thresholds",
     "thresholds",
     {"threshold": "a cell as deployed against the thresholds of a CVS file"},
-    in_sweep_file=True,
 )

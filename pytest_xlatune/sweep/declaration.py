@@ -405,7 +405,11 @@ class Sweep(SettingsGroup):
         if not cell.parallelism:
             missing.append("the parallelism (--xlatune-parallelism, e.g. PP=8)")
         if site.chosen_executor.names_nodes and not nodes:
-            missing.append(_missing_nodes(site))
+            scheduler = site.chosen_executor.scheduler or "the cluster"
+            missing.append(
+                f"the nodes in {scheduler} (--xlatune-nodelist 'node[001-008]', or --xlatune-nodes "
+                f"N; for this machine alone --xlatune-executor {LOCAL})"
+            )
         if missing:
             raise ConfigError(
                 f"sweep {self.name!r} is missing {'; '.join(missing)}. The "
@@ -539,12 +543,3 @@ def load_sweep(path: Path | str) -> Sweep:
     if not isinstance(declared, Sweep):
         raise ConfigError(f"{path} declares no {SWEEP_NAME} = Sweep(...)")
     return declared
-
-
-def _missing_nodes(site: SiteSettings) -> str:
-    scheduler = site.chosen_executor.scheduler
-    in_scheduler = f" in {scheduler}" if scheduler else ""
-    return (
-        f"the nodes{in_scheduler} (--xlatune-nodelist 'node[001-008]', or --xlatune-nodes N; for "
-        f"this machine alone --xlatune-executor {LOCAL})"
-    )

@@ -348,26 +348,20 @@ class NoEnv:
     def profile(self, launcher: Launcher, cell: Cell) -> Profile:
         """Return the profile `baseline-no-env`; an empty profile's note says why there is none.
 
-        There is none if an env file is not on this machine, if a default is unknown, or if
-        appending cannot undo a flag.
-
-        Raises:
-            ConfigError: the deployed XLA_FLAGS are malformed.
+        There is none if an env file fails on this machine, if a default is unknown, or if appending
+        cannot undo a flag.
         """
-        unread = [name for name in launcher.env_files_of(cell) if not Path(name).is_file()]
-        if unread:
-            return _none(f"{', '.join(unread)} cannot be read here, so its variables are unknown")
-        deployed = _with_env_files(cell, launcher)
-        flags = parse_flags(deployed.get("XLA_FLAGS", ""), where="the deployed XLA_FLAGS")
         kept_flags = (_CELL_FLAGS - self.defaults.keys()) | set(self.keep)
-        undone = tuple(flag for flag in flags if flag.name not in kept_flags)
-        if not undone:
-            return _none("no XLA flag is deployed that could go back to its default")
-        known = {**defaults_of(effective_values(undone), self.jaxlib), **self.defaults}
         try:
+            deployed = _with_env_files(cell, launcher).get("XLA_FLAGS", "")
+            flags = parse_flags(deployed, where="the deployed XLA_FLAGS")
+            undone = tuple(flag for flag in flags if flag.name not in kept_flags)
+            known = {**defaults_of(effective_values(undone), self.jaxlib), **self.defaults}
             restored = restore_default(undone, known)
         except ConfigError as error:
-            return _none(f"{error}: in NoEnv(defaults={{...}}), or list the cell's own in `keep`")
+            return _none(f"{error} (of NoEnv: `defaults`, `jaxlib`, or `keep`)")
+        if not restored:
+            return _none("no XLA flag is deployed that could go back to its default")
         note = "every deployed flag back to its default; variables stay as deployed"
         return Profile(id=NO_ENV_ID, flags=restored, wave="wave1", note=note)
 

@@ -188,15 +188,10 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
         changed = _git(
             top, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none"
         )
-        states[str(top)] = f"{commit}, {_changes(changed)}"
+        count = len((changed or "").splitlines())
+        state = f"{count} changed file{'s' * (count > 1)}" if count else "clean"
+        states[str(top)] = f"{commit}, {'changes unknown' if changed is None else state}"
     return states
-
-
-def _changes(status: str | None) -> str:
-    if status is None:
-        return "changes unknown"
-    count = len(status.splitlines())
-    return f"{count} changed file{'s' * (count > 1)}" if count else "clean"
 
 
 def _git(top: Path, *words: str) -> str | None:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from pytest_xlatune import secure_files
 from pytest_xlatune.model.errors import shown
-from pytest_xlatune.sweep.groups import LogLevel
 
 LOG = "xlatune.log"
 _FORM = "%(asctime)s %(process)d %(name)s %(levelname)s %(message)s"
@@ -38,12 +37,11 @@ class _LogFile(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 @contextlib.contextmanager
-def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
+def write_log(folder: Path) -> Iterator[Path]:
     """Append what this process does to the log of a campaign while the context lasts.
 
-    Processes of one session write to the same file, with their process id in each line. Lines below
-    `level` are left out, and secrets of `redact.keep_secret` are hidden. If the file cannot be
-    opened, it warns.
+    Processes of one session write to the same file, with their process id in each line. Secrets of
+    `redact.keep_secret` are hidden. If the file cannot be opened, it warns.
     """
     path = folder / LOG
     try:
@@ -57,11 +55,9 @@ def write_log(folder: Path, level: LogLevel) -> Iterator[Path]:
         return
     file = os.fdopen(descriptor, "a", encoding="utf-8")
     handler = _LogFile(file)
-    least = logging.getLevelNamesMapping()[level.upper()]
-    handler.setLevel(least)
     handler.setFormatter(logging.Formatter(_FORM))
     before, was_passed_on = _ROOT.level, _ROOT.propagate
-    _ROOT.setLevel(min(least, before) if before else least)  # 0: no level is set
+    _ROOT.setLevel(min(logging.INFO, before) if before else logging.INFO)  # 0: no level is set
     # other handlers, such as pytest's report of a failed test, hide no secrets
     _ROOT.propagate = False
     _ROOT.addHandler(handler)

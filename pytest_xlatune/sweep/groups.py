@@ -120,7 +120,6 @@ Lists = Annotated[Mapping[str, Any], Metavar("KEY=VALUE,..."), _lists]
 File = Annotated[Path, Metavar("FILE"), Path]
 Folder = Annotated[Path, Metavar("DIR"), Path]
 Negative = Annotated[Literal["fail", "xfail"], Metavar("HOW")]
-LogLevel = Annotated[Literal["debug", "info", "warning"], Metavar("LEVEL")]
 Access = Annotated[Literal["owner", "group", "all"], Metavar("WHO")]
 
 
@@ -553,10 +552,6 @@ class RunSettings(SettingsGroup):
         Negative,
         "How a profile that is confirmed slower ends its test: fail or xfail",
     ] = "fail"
-    log_level: Annotated[
-        LogLevel,
-        "Level of xlatune.log beside each ledger: debug, info or warning",
-    ] = "info"
     access: Annotated[
         Access,
         "Who may read ledgers and logs: owner, group or all",

@@ -141,7 +141,7 @@ class Runs(ExitStack):
         folder = open_folder(self._options, resolved.folder)
         if folder not in self._logged:
             self._logged.add(folder)
-            self.enter_context(write_log(folder, self._options.log_level))
+            self.enter_context(write_log(folder))
         campaign = Campaign(
             resolved,
             class_named(resolved.sweep.site.executor)(),

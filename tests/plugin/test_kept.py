@@ -16,7 +16,7 @@ from tests.helpers.words import in_words
 from tests.plugin.conftest import PROFILES, SWEEP_FILE, Folder
 
 RANK_ONLY = ("--xlatune-yes",)  # eight jobs decide nothing
-RUN = (*RANK_ONLY, "-vv", "--showlocals", "--junitxml=junit.xml", "--xlatune-log-level=debug")
+RUN = (*RANK_ONLY, "-vv", "--showlocals", "--junitxml=junit.xml")
 
 
 @pytest.fixture

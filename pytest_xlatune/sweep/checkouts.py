@@ -275,7 +275,12 @@ def _make(repository: str, path: Path) -> None:
         changed = _changed(str(path), untracked="all")
         _refuse_uncommitted(changed, where=f"the checkout {path}", remedy=remedy)
         return
-    _remove(repository, path)
+    # a checkout that is not complete is removed, with its entry in the repository
+    ready.unlink(missing_ok=True)
+    _run(repository, "worktree", "remove", "--force", "--force", str(path))
+    if path.exists():
+        shutil.rmtree(path)
+    _run(repository, "worktree", "unlock", str(path))
     try:
         # locked, so that `git worktree prune` on a machine without this folder spares it
         _git(repository, "worktree", "add", "--quiet", "--force", "--force", "--lock", "--detach",
@@ -291,15 +296,6 @@ def _make(repository: str, path: Path) -> None:
             "not get; name a repository that holds the trainer without them"
         )
     ready.touch()
-
-
-def _remove(repository: str, path: Path) -> None:
-    """Remove a checkout, complete or not, and its entry in the repository."""
-    path.with_name(path.name + _READY).unlink(missing_ok=True)
-    _run(repository, "worktree", "remove", "--force", "--force", str(path))
-    if path.exists():
-        shutil.rmtree(path)
-    _run(repository, "worktree", "unlock", str(path))
 
 
 def _git(repository: str, *words: str) -> str:

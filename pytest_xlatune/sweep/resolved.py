@@ -334,20 +334,14 @@ class ResolvedSweep:
         # A sweep that began with rotations continues with them, whatever their pace. A sweep that
         # was interrupted among the jobs of its screen, or has blocks, continues with jobs.
         has_rotated = any(result.trial.rotation for result in results)
-        if self.must_save and not has_rotated and any(map(_keeps_to_jobs, results)):
+        must_save = self.sweep.design.rotate == "auto" and not has_rotated
+        if must_save and any(map(_keeps_to_jobs, results)):
             return None
-        must_save = self.must_save and not has_rotated
-        pace = pace_of(results) if must_save else None
-        trial_s = self.sweep.site.trial_s
+        pace, trial_s = pace_of(results) if must_save else None, self.sweep.site.trial_s
         if must_save and pace is None and trial_s:
             pace = JobPace.guessed(trial_s, self.cell.protocol.steps)
         has_budget = bool(self.sweep.design.budget)
         return RotationRule(must_save=must_save, pace=pace, is_usual=not has_budget)
-
-    @property
-    def must_save(self) -> bool:
-        """Whether profiles rotate only if that saves time."""
-        return self.sweep.design.rotate == "auto"
 
     @property
     def rotates(self) -> bool:

@@ -215,16 +215,10 @@ class Terminal:
             os.close(self._ours)
 
 
-def screen(text: str) -> list[str]:
-    """The lines as they are left on the screen: what was rewritten is gone."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    return [re.split(r"\r|\x1b\[2K", line)[-1] for line in lines]
-
-
 @pytest.mark.parametrize(
     "options", [(), pytest.param(("-n2",), marks=BESIDE_THE_LAB)], ids=["alone", "two"]
 )
-def test_a_terminal_shows_one_line_that_is_rewritten_and_watch_shows_it_too(
+def test_watch_shows_the_jobs_in_flight_of_a_session_on_a_terminal(
     folder: Folder,
     options: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
@@ -233,7 +227,7 @@ def test_a_terminal_shows_one_line_that_is_rewritten_and_watch_shows_it_too(
     seen = str(folder.path / "seen")
     folder.edit("trainer.py", (LOOP, LOOP + SLOW.replace("SEEN", seen)))
     session = Terminal([*SWEEP, *options], cwd=folder.path)
-    session.read_until(lambda text: re.search(HELD, text))
+    until((folder.path / ".xlatune").exists)
     watch = Terminal([*COMMAND, "watch"], cwd=folder.path)
     text = watch.read_until(lambda text: re.search(HELD, text))
     assert "pretend" in text
@@ -249,10 +243,7 @@ def test_a_terminal_shows_one_line_that_is_rewritten_and_watch_shows_it_too(
     folder.put("seen", "")
     text = session.read_until()
     assert session.close() == 0, text
-    assert text.count("\x1b[2K") > 2, "a line was rewritten"
-    left = screen(text)
-    assert not [line for line in left if "step 10/12" in line or " started" in line]
-    assert not [line for line in left if "submitted" in line], "the line shows it"
+    left = text.splitlines()
     assert len([line for line in left if "TGS" in line and "(job" in line]) == 3, "landed ones"
     assert any("1 passed" in line for line in left)
     assert all(len(line) <= 80 for line in left if "| " in line or "(job" in line)

@@ -160,9 +160,9 @@ def test_faults_are_said_at_once_and_nothing_runs_but_a_control_is_measured(fold
     # that of test_baseline, and the other tests do not ask for it
     folder.put(
         "conftest.py",
-        "from pytest_xlatune.plugin import session\n"
+        "from pytest_xlatune.prepare import preflight\n"
         "from pytest_xlatune.prepare.preflight import Preflight\n"
-        "session.check_flags = lambda *_, **__: Preflight(faults=('knows no flag',))\n",
+        "preflight.check_flags = lambda *_, **__: Preflight(faults=('knows no flag',))\n",
     )
     text = SWEEP_FILE.replace("test_baseline(baseline", "test_baseline(preflight, baseline")
     folder.write(profiles=CONTROL, text=text)

@@ -34,6 +34,7 @@ from msgspec.structs import replace
 from pytest_xlatune import secure_files
 from pytest_xlatune.catalog.context import Context, Level, Objection
 from pytest_xlatune.catalog.effect import Examined, ParsedText, examine
+from pytest_xlatune.catalog.entries import history
 from pytest_xlatune.catalog.rules import check
 from pytest_xlatune.launchers import Launcher
 from pytest_xlatune.launchers.maxtext import MaxTextLauncher
@@ -301,6 +302,8 @@ def lint(profiles: Sequence[Profile], context: Context, target: Target | None = 
     """
     if target is None:
         why = "no XLA was asked: names and defaults are those of the catalog's tables"
+        if context.jaxlib and not history().is_probed(context.jaxlib):
+            why += f", which know other releases than jaxlib {context.jaxlib}"
         objections = check(profiles, context)
         return Examined(objections=objections, unchecked=(why,), jaxlib=context.jaxlib)
     examined = examine(profiles, context.deployed, target, env=context.env)

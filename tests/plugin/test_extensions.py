@@ -103,7 +103,7 @@ def test_a_sweep_runs_by_an_executor_that_the_package_does_not_know(
     asked = ("--xlatune-executor", "far")
     refused = folder.run(*FIRST, *asked)
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    refused.stdout.fnmatch_lines(["*is missing the nodes (--xlatune-nodelist *"])
+    refused.stdout.fnmatch_lines(["*is missing the nodes in the cluster (--xlatune-nodelist *"])
     done = folder.run(*FIRST, *asked, "--xlatune-nodelist", "n1,n2", "--xlatune-fresh")
     done.assert_outcomes(passed=3)
     assert "executor far cannot ask" in " ".join(done.stdout.str().split())

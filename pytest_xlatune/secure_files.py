@@ -142,10 +142,12 @@ class Folder:
     def create(self, name: str, content: bytes) -> bool:
         """Create a file with this content, whole or not at all; return False if it exists."""
         with self._part(name, content, None) as part:
-            with contextlib.suppress(FileExistsError):
+            try:
                 os.link(part, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
-            # NFS may report an existing file after it has made the link
-            return os.stat(part, dir_fd=self.fd).st_nlink > 1
+            except FileExistsError:
+                # NFS may report this after it has made the link
+                return os.stat(part, dir_fd=self.fd).st_nlink > 1
+            return True
 
     def write(self, name: str, content: bytes, *, mode: int | None = None) -> None:
         """Replace a file atomically; several ranks may write the same one."""

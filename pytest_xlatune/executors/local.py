@@ -37,7 +37,6 @@ _log = logging.getLogger("pytest_xlatune.executors")
 _OUTPUT = "payload.txt"  # what the payload itself prints
 # the most seconds until a payload claims its attempt, and between two checks for that
 _STARTING_S, _STARTING_POLL_S = 120.0, 0.02
-_CLAIMING_S = 1.0  # how long a payload may take to write the claim that it has made
 # the variables of our environment that an interpreter needs to start
 _NEEDED = ("HOME", "LANG", "LC_*", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
 
@@ -63,8 +62,6 @@ class LocalExecutor(Executor):
                 "out, or use Slurm"
             )
         claimed = folder / payload.name_of("claimed")
-        if claimed.exists() and not read_claim(folder):
-            time.sleep(_CLAIMING_S)
         if (claim := read_claim(folder)) is None and not claimed.exists():
             lock = self._lock or machine_lock()
             argv = payload.payload_argv(
@@ -89,7 +86,7 @@ class LocalExecutor(Executor):
                 f"{_STARTING_S:.0f} s"
             )
             raise SubmissionError(f"{folder} could not be submitted: the payload ended: {reason}")
-        # a claim is empty if its payload was killed in it: the attempt is lost, as `poll` says
+        # the attempt of a damaged claim is lost, as `poll` says
         job_id = f"{claim.pid}.{claim.start_ticks}" if claim else f"lost.{folder.name}"
         _log.info("%s is job %s on this machine", request.job_name, job_id)
         return job_id

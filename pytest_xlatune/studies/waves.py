@@ -156,31 +156,30 @@ class Waves:
     def _queues(
         self, profiles: Sequence[Profile], *, before: str = "", until: str = ""
     ) -> Iterator[Segment]:
-        """Yield the queues of waves, without second rankings that are not needed."""
+        """Yield the queues of waves, without second rankings that are not worth it."""
+        looks = [result for result in self._history if result.trial.stage == LOOK_STAGE]
+        is_once = self.plan.turns_by(pace_of(looks)).rankings == 1
         for queue in self.plan.queues(profiles, before=before, until=until):
             needed = (
                 trial
                 for trial in queue.trials
                 # a profile's trial at position 0 is its first ranking, that at 1 the second
-                if trial.is_baseline or trial.position == 0 or trial.arm not in self._settled
+                if trial.is_baseline
+                or trial.position == 0
+                or not (is_once or trial.arm in self._settled)
             )
             is_ranked = self.plan.rotates
             yield dataclasses.replace(queue, trials=tuple(needed)) if is_ranked else queue
 
     @cached_property
     def _settled(self) -> frozenset[str]:
-        """The profiles that no further rotation ranks.
-
-        Jobs measured them, or they were dropped, or a second rotation would take too long.
-        """
-        looks = [result for result in self._history if result.trial.stage == LOOK_STAGE]
-        is_once = self.plan.turns_by(pace_of(looks)).rankings == 1
+        """The profiles that no further rotation ranks: jobs measured them, or they were dropped."""
         return frozenset(
             result.trial.arm
             for result in self._history
             if result.trial.is_screened
             and result.status.is_final
-            and (is_once or result.rotation is None or result.status is TrialStatus.DROPPED)
+            and (result.rotation is None or result.status is TrialStatus.DROPPED)
         )
 
     def _fill(self, rule: Rule) -> tuple[tuple[Profile, ...], bool]:

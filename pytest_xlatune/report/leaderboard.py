@@ -195,6 +195,7 @@ def header(subject: MeasuredCell, *, load: str = "", say: Translator = ENGLISH) 
         N_("Written: {text}"): f"{subject.written:%Y-%m-%d %H:%M %Z}".rstrip(),
         N_("Model: {text}"): literal(cell.model_tag),
         N_("Parallelism: {text}"): literal(str(cell.parallelism)),
+        N_("Devices: {text}"): str(cell.devices or ""),
         N_("Configuration: {text}"): literal(cell.config_tag),
         N_("Node slots: {text}"): plain(slots),
         N_("Nodes: {text}"): "" if slots else literals(cell.nodelist) or say("this machine"),
@@ -417,7 +418,7 @@ def sensitivity(conclusion: Conclusion, say: Translator = ENGLISH) -> Table:
         (finalist, size(conclusion.noise.mde80)),
         *([] if least_gain is None else [(sweep, size(least_gain))]),
         (sigma, fine_percent(conclusion.noise.sigma)),
-        (alpha, f"{conclusion.alpha:.3g} / {ALPHA:g}"),
+        (alpha, say("{spent} of {allowed}", spent=f"{conclusion.alpha:.3g}", allowed=f"{ALPHA:g}")),
     ]
     if say.is_english:
         compared = (verdict.method for verdict in conclusion.verdicts if verdict.kind in CONFIRMED)

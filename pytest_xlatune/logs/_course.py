@@ -51,7 +51,7 @@ _Settings = dict[str, tuple[tuple[int, int], str]]
 
 
 class Start(msgspec.Struct):
-    """The state of one start of the program."""
+    """The state of one start of the program; what has no comment is as in `LogReport`."""
 
     index: int = 0
     phase: Phase = Phase.BEFORE_MEMSTATS

@@ -20,7 +20,7 @@ from pytest_xlatune.model.failure import Action, FailureClass
 from pytest_xlatune.model.metric import StepRecord
 
 LOG_FORMATS = EntryPointGroup("pytest_xlatune.log_formats", kind="log format")
-LEAST_LETTERS = 3  # least letters of a word, because lines are first searched by words
+LEAST_LETTERS = 3  # a word needs so many of f to z and _, because the first search sees no others
 _LETTERS = re.compile("[f-z_]")
 
 

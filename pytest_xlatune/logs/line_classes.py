@@ -42,7 +42,7 @@ class LineClass(NamedTuple):
     """A class of lines: those with one of its words, in lower case, that its pattern matches.
 
     The pattern is compiled when one of the words first occurs. `read` processes a line and returns
-    whether no other class reads it.
+    whether it claims the line, so that no other class reads it.
     """
 
     words: tuple[str, ...]

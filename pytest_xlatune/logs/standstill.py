@@ -121,7 +121,7 @@ def standstill(
     why = say("no rank of {ranks} stands out", ranks=len(states))
     if len({state.why for state in states}) == 1:
         why = say(
-            "no rank stands out: all {ranks} are {doing}. They wait for a device or the network",
+            "no rank stands out; all {ranks}: {doing}. They wait for a device or the network",
             ranks=len(states),
             doing=states[0].why,
         )
@@ -235,7 +235,7 @@ def _user_frame(frames: Sequence[str]) -> str:
 
 
 def _named(stands: tuple[RankState, ...], behind: Sequence[RankState]) -> Standstill:
-    """Return that these ranks are behind, and what the others do if all do the same."""
+    """Return that these ranks are behind, and what the others do if they all do the same."""
     others = [state for state in stands if state not in behind]
     nodes, other_nodes = ({state.node for state in part} - {""} for part in (behind, others))
     is_only_node = len(nodes) == 1 and bool(other_nodes) and not nodes & other_nodes

@@ -47,7 +47,7 @@ class Blame(StrEnum):
     # a passing failure is retried, a lasting one stops the cell; no profile is dropped for it
     SITE = "site"
     NODE = "node"  # it happens on one node and says nothing about the program
-    UNKNOWN = "unknown"  # the profile's only if it happens again while the reference runs
+    UNKNOWN = "unknown"  # blamed on the profile only if it happens again while the reference runs
 
 
 class FailureRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

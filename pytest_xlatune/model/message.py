@@ -88,15 +88,15 @@ class Message(Record, frozen=True, kw_only=True):
     def __format__(self, spec: str) -> str:
         raise TypeError(f"write a message with `sentence`, not in an f-string: {self!r}")
 
-    def changed(self, text: Callable[[str], str]) -> Message:
-        """Return the message with `text` applied to every text in its values, nested ones too."""
+    def changed(self, change: Callable[[str], str]) -> Message:
+        """Return the message with `change` applied to every text in its values, nested ones too."""
 
         def new(value: Value) -> Value:
             if isinstance(value, Message):
-                return value.changed(text)
+                return value.changed(change)
             if isinstance(value, tuple):
                 return tuple(map(new, value))
-            return text(value) if type(value) is str else value
+            return change(value) if type(value) is str else value
 
         return self.with_values(**{name: new(value) for name, value in self.values.items()})
 

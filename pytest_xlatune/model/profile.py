@@ -213,7 +213,7 @@ def restore_default(deployed: Iterable[Flag], defaults: Mapping[str, str]) -> Fl
 
 
 class Profile(Written, frozen=True, kw_only=True):
-    """A named set of flags, environment variables and launcher overrides on top of the deployed.
+    """A named set of flags, variables and launcher overrides on top of the deployed ones.
 
     Attributes:
         id: a slug `[a-z0-9][a-z0-9._+-]*`, at most 64 characters; `-k` selects by it.

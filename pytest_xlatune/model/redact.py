@@ -116,7 +116,7 @@ def without_secrets(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _forms(text: str) -> Iterator[_Span]:
-    """Yield the secrets in a text that are known by their form, or place in an address."""
+    """Yield the secrets in a text that are known by their form, or by their place in an address."""
     for match in _URL_PARAMETER.finditer(text):
         if is_secret(match["name"]) or _SIGNATURE.search(match["name"]):
             yield (*match.span("value"), match["value"])

@@ -448,7 +448,7 @@ JOBS: dict[str, tuple[dict[int, Any], dict[str, Any], tuple[int, ...], str]] = {
         {0: FILE, 1: FILE, 2: {}, 3: FILE}, {}, (0, 1, 3), "waits for /data/shard-7"),
     "a call of the driver is a wait": (
         {0: {}, 1: {"call": "reads", "on": "/dev/kfd"}, 2: {}}, {}, (), "no rank stands out"),
-    "all alike": (FOUR, {}, (), "all 4 are waiting in train.py:40 main"),
+    "all alike": (FOUR, {}, (), "all 4: waiting in train.py:40 main"),
     "two steps behind": (FOUR, {"steps": LATE}, (2,), "is behind after step 7"),
     "one step behind": (FOUR, {"steps": {**LATE, 2: 8}}, (), "no rank stands out"),
     "a rank prints no steps": (FOUR, {"steps": {0: 9, 2: 3}}, (), "no rank stands out"),

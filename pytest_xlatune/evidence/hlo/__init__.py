@@ -194,7 +194,7 @@ class _Computation:
     sum: int = 0  # the sum of its operations' digests, in which their order does not count
     communicates: bool = False  # whether it has a collective, or calls a computation with one
     in_flight: int = 0  # number of collectives between start and done at the line that is read
-    most_in_flight: int = 0
+    most_in_flight: int = 0  # the largest such number up to this line
     executions: int = 0
     in_loop: bool = False
     in_branch: bool = False

@@ -160,13 +160,13 @@ class Drill(Record, frozen=True, kw_only=True):
     sources: tuple[str, ...]
     formats: tuple[str, ...]
     backend: Backend
-    launcher: str
+    launcher: str  # how many processes and devices, in words
     rule: StepRule
     even: bool  # whether all steps of a capture have equally many kernels
     steps: tuple[int, ...]
     divided_by: int  # number of steps in a sum; more than len(steps) with the rule `whole`
     gpus: tuple[Gpu, ...]
-    planes_present: int
+    planes_present: int  # device planes, also those without a kernel
     families: tuple[TimeRow, ...]
     kernels: tuple[TimeRow, ...]
     ops: tuple[TimeRow, ...]
@@ -464,7 +464,7 @@ def _check_whole(trace: Trace, devices: Sequence[Device], steps: int) -> None:
     if fitting < FITTING * spent:
         raise ParseError(
             f"{trace.source}: {1 - fitting / spent:.0%} of the kernel time belongs to kernels "
-            f"whose number is no multiple of the {steps} steps that you expect; check --steps "
+            f"whose count is no multiple of the {steps} steps that you expect; check --steps "
             "and the profiler's window, or leave --steps out to see the whole stretch"
         )
 

@@ -52,7 +52,7 @@ class CollectiveTime(Record, frozen=True, kw_only=True):
     name: str
     kind: str
     size_bytes: int | None  # S above; None if the program is unknown or lacks the operation
-    ranks: int | None
+    ranks: int | None  # how many ranks take part; None if unknown
     executions: Real  # number for each device and step
     duration_s: Real  # mean duration of its kernel
     # mean of the shortest kernels; None if devices ran it a different number of times
@@ -72,7 +72,7 @@ class CollectiveTime(Record, frozen=True, kw_only=True):
 
     @property
     def busbw(self) -> float | None:
-        """Bytes per second on the slowest link; None if it needs the unknown number of ranks."""
+        """Bytes per second on the slowest link; None if it needs an unknown number of ranks."""
         if self.algbw is None or self.kind in _DIRECT:
             return self.algbw
         if not self.ranks or self.kind not in _NEEDS_ALL_RANKS:

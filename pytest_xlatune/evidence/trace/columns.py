@@ -35,7 +35,7 @@ from pytest_xlatune.evidence.trace import ABSENT, Columns, Names
 
 BLOCK = 1 << 14  # events per turn: fewer need more turns, more do not fit in the cache
 LIMIT_PS = 1 << 61  # 26 days, in picoseconds; the sum of two does not overflow
-_MAX_ID = 1 << 20  # a profiler counts the names of a plane from 0 or 1
+_MAX_ID = 1 << 20  # limit of ids, because a profiler counts the names of a plane from 0 or 1
 _LONG = 0x80  # from here on, a byte of a varint has another one after it
 _NOWHERE = 1 << 62  # the end of a field whose event is to be decoded alone
 
@@ -117,7 +117,7 @@ class TraceLine:
     timestamp_ns: int
     data: Bytes  # the bytes that the positions refer to; lines are large, and not copied
     tags: Ints
-    end: int
+    end: int  # the position after its last event
 
 
 def decode(

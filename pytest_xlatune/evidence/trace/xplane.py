@@ -81,7 +81,7 @@ class CaptureFile:
         self.data = memoryview(self._map)
         if sys.platform == "linux":
             with suppress(OSError):  # a kernel without huge pages
-                self._map.madvise(mmap.MADV_HUGEPAGE)  # a sixth of the page faults
+                self._map.madvise(mmap.MADV_HUGEPAGE)  # so that only a sixth as many pages fault
         self._ahead = (0, 0)  # begin and end of what `ahead` has loaded
         self._parts = 0
 
@@ -186,7 +186,7 @@ def read_plane(file: CaptureFile, begin: int, end: int) -> Plane:
     while at < end:
         ready = file.ahead(at, min(at + _HEADER, end))
         tag = file.data[at]
-        if tag in TABLES:  # thousands of entries, one behind the other
+        if tag in TABLES:  # thousands of entries, one after the other
             loaded_end = end if ready >= end else ready - _HEADER
             positions, at = follow(file.data, at, loaded_end, tag)
             tables[tag >> 3].append(positions)

@@ -62,8 +62,8 @@ _DISTRIBUTED_KEYS = (
     *("nccl_ib_hca", "nccl_ib_gid_index", "nccl_ib_tc", "nccl_ib_sl", "nccl_socket_ifname"),
     *("gloo_socket_ifname", "nccl_proto", "nccl_checks_disable"),
 )
-# all keys of generation 1 that are variables -> the names of the variable: that which CVS exports,
-# and its later name in Transformer Engine if there is one
+# key of generation 1 that is a variable -> the names of the variable: the one that CVS exports, and
+# the later one of Transformer Engine if there is one
 _VARIABLES: Mapping[str, tuple[str, ...]] = {
     "nccl_debug": ("NCCL_DEBUG",),
     "gpu_max_hw_queues": ("GPU_MAX_HW_QUEUES",),

@@ -1,6 +1,6 @@
 """Build one digest line by line; a line is recognised by its key and its form.
 
-What launchers, loggers and collectors of logs put before a line is removed first.
+First, the prefixes of launchers, loggers and log collectors are removed.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def without_prefix(text: str, number: int, known: Collection[str]) -> TextLine:
     """Return a line without its wrapper and the prefix of its logger.
 
     `known` has the origins of the open digests; "" is the origin of lines without a wrapper. If a
-    digest of such lines is open, a wrapper that is not in `known` is text, like the `0: ` at the
-    beginning of a message; but before a logger's prefix it is a wrapper.
+    digest of such lines is open, what looks like a new wrapper is text, e.g. the `0: ` at the
+    beginning of a message, unless the prefix of a logger follows it.
     """
     _, rest = split_origin(text)
     front = text[: len(text) - len(rest)]

@@ -3,7 +3,7 @@
 The figures are computed from receive events. The time of an event is the arrival: a message with a
 latency of L microseconds that arrived at t began at t - L. Only valid messages enter the figures;
 of the others only the number is given, by kind. A host is a pair of ids, `slice-device`. Names and
-units of figures are those of the JSON document. `symptoms` judges the figures.
+units of figures are those of the JSON document. `network_command` judges the figures.
 
 Kinds, bursts and slack are defined as in the Megascale and DCN slack analyses of openxla/xprof.
 """

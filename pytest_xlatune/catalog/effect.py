@@ -188,7 +188,7 @@ def _idle(
         key = tuple(tuple(sorted(change.items())) for change in changes)
         first = first_with.setdefault(key, profile.id)
         if first != profile.id:
-            text = f"the same settings as {first}: one is measured twice"
+            text = f"the same settings as {first}, so they are measured twice"
             yield _objection("twin", profile.id, text)
     elif not is_control(profile):
         text = "every option is as deployed: a run of it measures noise. Call it "

@@ -494,7 +494,7 @@ def _twins(profiles: Sequence[Profile]) -> Iterator[Objection]:
             continue
         first = first_with.setdefault(settings_key(profile, Context()), profile.id)
         if first != profile.id and not is_control(profile):
-            text = f"the same settings as {first}: one is measured twice"
+            text = f"the same settings as {first}, so they are measured twice"
             yield Objection(rule="twin", level=Level.NOTE, profile=profile.id, text=text)
 
 

@@ -212,7 +212,10 @@ class Course:
         cases = (
             (start.index, f"the log holds {start.index + 1} starts; these steps are of the last"),
             (start.others, f"{len(start.others) + 1} origins print steps; these are of {whose}"),
-            (start.repeated, "several ranks print a step alike; the first line of each counts"),
+            (
+                start.repeated,
+                "several ranks print the same steps; the first line of a step counts",
+            ),
             (dropped, f"{dropped} earlier steps are not kept"),
             (self.has_cut_flags, "the line of XLA_FLAGS is cut and was not used"),
         )

@@ -59,7 +59,7 @@ def _bus_bandwidth(lines: Iterable[bytes]) -> Logged:
 def _problem(sizes: set[str], wrong: int) -> Message | None:
     if wrong:
         return say(
-            "the test counts {wrong} wrong values: the data are corrupt, so it has no speed",
+            "the test counts {wrong} wrong values: the data are corrupt, its speed does not count",
             wrong=wrong,
         )
     return (

@@ -135,7 +135,7 @@ def _parts(old: Sequence[Collective], new: Sequence[Collective]) -> Iterator[Mes
             yield say(text, was=was, old=len(old), now=now, new=len(new), trait=trait)
     groups = [Counter(collective.groups for collective in side) for side in sides]
     if len(old) == len(new) and groups[0] != groups[1]:
-        yield say("between a different set of devices")
+        yield say("in other groups of devices")
 
 
 def _sizes(counts: Counter[int]) -> str:

@@ -198,8 +198,8 @@ def judge(network: Mapping[str, Any], *, link_gbit_s: float) -> tuple[Judgement,
         Judgement(
             "one_pair",
             bool(slow_pairs),
-            f"slow pairs: {_first_names(slow_pairs)}; a pair is slow if it takes twice as long as "
-            "all pairs for messages of the same size, with 5 messages or more",
+            f"slow pairs: {_first_names(slow_pairs)}; a pair is slow if it takes more than twice "
+            "what is usual for messages of the same size, with 5 messages or more",
             "test the path between the two hosts",
         ),
     )

@@ -37,6 +37,7 @@ from pytest_xlatune.ledger import (
     LedgerEntry,
     Noted,
     Now,
+    TrialEnded,
     TrialPlanned,
     versions,
     write_now,
@@ -51,15 +52,24 @@ from pytest_xlatune.model.errors import (
     UnreadableLedgerError,
     XlatuneError,
 )
-from pytest_xlatune.model.failure import FailureClass
+from pytest_xlatune.model.failure import FailureClass, Finding
 from pytest_xlatune.model.hosts import compress
 from pytest_xlatune.model.message import Message, say, sentence
 from pytest_xlatune.model.profile import SLUG
 from pytest_xlatune.model.redact import keep_secret
 from pytest_xlatune.model.resources import Next
-from pytest_xlatune.model.result import Conclusion, Outcome, State, TrialResult
+from pytest_xlatune.model.result import (
+    Action,
+    Conclusion,
+    Outcome,
+    State,
+    TrialResult,
+    TrialStatus,
+)
 from pytest_xlatune.model.trial import Trial
 from pytest_xlatune.prepare.compile_check import step_for
+from pytest_xlatune.prepare.preflight import refused_shape
+from pytest_xlatune.report.bubble import config_of
 from pytest_xlatune.studies import Study, as_begun
 from pytest_xlatune.sweep.deployed import deployed_files, hidden_values, refuse_changed
 from pytest_xlatune.sweep.groups import Limits
@@ -482,6 +492,7 @@ class Campaign:
             self._follow_jobs()  # first, because a submission may take long
             self._submit_intended()
             self._read_evidence_runs()
+            self._drop_refused_shapes()
             if not self._run_compile_step():
                 self._submit_due()
         except SchedulerDown as error:
@@ -550,6 +561,25 @@ class Campaign:
         has_unread = any(result.is_unread for result in self._state.evidence())
         if self._read_evidence is not None and has_unread:
             self._write(*self._read_evidence(self._state, self.folder))
+
+    def _drop_refused_shapes(self) -> None:
+        """End, without a job, the trials whose shapes the trainer would refuse at its start."""
+        view, launcher = self.view(), self._attempts.launcher
+        config = config_of(self._files)
+        for trial in view.pending:
+            if trial.profile.is_baseline or trial.id in view.state.trials:
+                continue
+            cell = self._attempts.cell_of(trial, view.state)
+            why = refused_shape(launcher, cell, trial.profile, config)
+            if why:
+                finding = Finding(cls=FailureClass.CONFIG_ERROR, action=Action.DROP, text=why)
+                result = TrialResult(
+                    trial=trial,
+                    status=TrialStatus.DROPPED,
+                    reason=say("cannot run, so no job was submitted: {why}", why=why),
+                    findings=(finding,),
+                )
+                self._write(TrialPlanned(trial=trial), TrialEnded(result=result))
 
     def _run_compile_step(self) -> bool:
         """Compile a proposed trial that is only to be compiled; return whether that was done."""

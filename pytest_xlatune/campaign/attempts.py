@@ -82,6 +82,8 @@ _Nodes = tuple[str, ...]  # the names of the nodes that a trial requests
 
 _ASK_AGAIN_S = 30.0  # seconds between two requests to end the same job
 _CHECK_NODES_S = 30.0  # seconds between two checks of the nodes of a waiting trial
+# if more node lists are refused before any job was accepted, the nodes are not the reason
+_NODE_LISTS = 2
 # how long the scheduler must say that it never starts a job: it may say so for a moment while it
 # restarts, or while the site changes a limit
 _NEVER_STARTS_S = 60.0
@@ -331,6 +333,12 @@ class Attempts:
         except (SubmissionError, ConfigError) as error:
             forget_secrets(request.folder)
             outcome = Outcome(state=State.FAILED, reason=str(error))
+            refused = {request.nodelist} | {
+                decided.nodes
+                for decided in state.decisions
+                if (decided.cls, decided.detail) == (FailureClass.SUBMISSION_REFUSED, str(error))
+            }
+            was_accepted = bool(state.in_flight() or state.measured_on)
             ruling = Ruling(
                 trial_id=trial.id,
                 attempt=number,
@@ -338,8 +346,7 @@ class Attempts:
                 cls=FailureClass.SUBMISSION_REFUSED,
                 detail=str(error),
                 nodes=request.nodelist,
-                # if no job was ever accepted, the nodes are hardly the reason
-                is_of_node=bool(cell.nodelist and (state.in_flight() or state.measured_on)),
+                is_of_node=bool(cell.nodelist) and (was_accepted or len(refused) <= _NODE_LISTS),
             )
             end = AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome)
             return (end, *self._cannot_start(state, ruling, outcome))

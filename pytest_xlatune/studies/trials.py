@@ -87,13 +87,14 @@ class Orders:
         return dict.fromkeys(self.slots or (self.cell_digest,), self.cell.protocol)
 
     def segment(
-        self, wave: str, profiles: Iterable[Profile], *, baselines: int, lone: float = 0.0
+        self, wave: str, runs: Sequence[tuple[Profile, int]], *, baselines: int, lone: float = 0.0
     ) -> tuple[Trial, ...]:
-        """Return the queue of a wave: profiles in random order, baselines at equal spacing.
+        """Return the queue of a wave: runs of profiles in random order, baselines at equal spacing.
 
-        A single baseline is placed at the fraction `lone` of the queue: 0 is its head, 1 its end.
+        A run is a profile and its number, from 0. A single baseline is placed at the fraction
+        `lone` of the queue: 0 is its head, 1 its end.
         """
-        queue = self._shuffled([(profile, 0) for profile in profiles], scope=wave)
+        queue = self._shuffled(runs, scope=wave)
         last = len(queue) + baselines - 1
         places = [round(at * last / max(baselines - 1, 1)) for at in range(baselines)]
         if baselines == 1:

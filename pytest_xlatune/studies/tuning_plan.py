@@ -19,6 +19,7 @@ from pytest_xlatune.model.message import Message, say
 from pytest_xlatune.model.profile import (
     BASELINE,
     BASELINE_ID,
+    NO_ENV_ID,
     Effective,
     Flags,
     Profile,
@@ -428,18 +429,28 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
 
     @property
     def count(self) -> int:
-        """Number of declared profiles in the screen, and of slots for derived ones.
+        """Number of runs of declared profiles in the screen, and of slots for derived ones.
 
         Candidates of a search count only if rotations measure them.
         """
         rules = (rule for rule in self.rules if self.rotates or not isinstance(rule, Search))
-        return len(self.profiles) + sum(rule.slots for rule in rules)
+        return sum(map(self.runs_of, self.profiles)) + sum(rule.slots for rule in rules)
+
+    def runs_of(self, profile: Profile) -> int:
+        """Return how many jobs of the screen, or how many turns of a rotation, a profile takes.
+
+        As jobs, the cell without its deployed flags takes two: if the difference is large, two
+        pairs show without a block how much the flags gain.
+        """
+        is_job = not (self.rotates and self.can_turn(profile))
+        return 2 if is_job and profile.id == NO_ENV_ID else 1
 
     @property
     def least_jobs(self) -> int:
         """How many jobs rank all profiles without rotations, each wave with one baseline."""
         slots = sum(rule.slots for rule in self.rules if not isinstance(rule, Search))
-        return len(self.profiles) + slots + len(self.counts)
+        no_env = sum(profile.id == NO_ENV_ID for profile in self.profiles)
+        return len(self.profiles) + no_env + slots + len(self.counts)
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -457,8 +468,10 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         )
 
     def _by_wave(self, profiles: Iterable[Profile], rules: Iterable[Rule]) -> dict[str, int]:
-        """Return wave -> its profiles and slots of derived ones, in the order of waves."""
-        counts = Counter(profile.wave for profile in profiles)
+        """Return wave -> its runs of profiles and slots of derived ones, in the order of waves."""
+        counts: Counter[str] = Counter()
+        for profile in profiles:
+            counts[profile.wave] += self.runs_of(profile)
         for rule in rules:
             counts[rule.wave] += rule.slots
         return {wave: counts[wave] for wave in sorted(counts, key=wave_order)}
@@ -514,7 +527,7 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
             if jobs or not self.rotates:
                 trials = self.orders.segment(
                     wave,
-                    jobs,
+                    [(profile, run) for profile in jobs for run in range(self.runs_of(profile))],
                     baselines=self.baselines.get(wave, 1),
                     # Single baselines are spread out: one line goes through those of all waves.
                     lone=at / max(len(self.counts) - 1, 1),
@@ -588,5 +601,10 @@ def _check_rules(sweep: TuningPlan, *, where: str) -> None:
                 f"{where}: {rule.wave} has two rules of the kind {rule.kind!r}; give one more slots"
             )
     names = {slot.name for slots in sweep.places.values() for slot in slots}
+    candidates = (rule.candidates for rule in rules if isinstance(rule, Singles))
+    for taken in sorted(names & known.union(*({arm.id for arm in arms} for arms in candidates))):
+        raise ConfigError(
+            f"{where}: the id {taken!r} is the name of a slot of a derived wave; choose another id"
+        )
     for unknown in sorted((sweep.selected or frozenset()) - known - names):
         raise ConfigError.unknown("profile", unknown, valid=known | names, where=where)

@@ -399,6 +399,7 @@ def test_a_limit_that_others_hold_is_waited_out(tmp_path: Path) -> None:
     "words, at",
     {
         "a node list, which is a verdict: the other nodes go on": ("invalid node: node002", 1),
+        "the first node list: the others go on": ("invalid node: node001", 0),
         "what is not about the nodes": ("Invalid account: node001 node002 node003 node004", None),
     },
 )

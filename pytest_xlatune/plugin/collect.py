@@ -229,6 +229,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     sweep = sweep_of(metafunc.module)
     if sweep is None:
         return
+    _check_markers(metafunc)
     fixture_names, waves = set(metafunc.fixturenames), _waves_of(metafunc)
     if fixture_names & {"arm", "finalist"}:
         resolved = sweep.resolve(metafunc.config.stash[OPTIONS_KEY].for_sweeps)
@@ -252,9 +253,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # The planned count, not the present one: all xdist workers must collect the same tests.
         numbers = range(resolved.finalist_count)
         _parametrize(metafunc, "finalist", {f"finalist-{k + 1}": k for k in numbers})
-    if "winner_elsewhere" in fixture_names:
-        tags = {tag: tag for tag in sweep.config_tags} or {"no-tag": NO_TAG}
-        _parametrize(metafunc, "winner_elsewhere", tags)
+    tags = {tag: tag for tag in sweep.config_tags} or {"no-tag": NO_TAG}
+    for name in ("winner_elsewhere", "no_env_elsewhere"):  # xdist workers need one order
+        if name in fixture_names:
+            _parametrize(metafunc, name, tags)
 
 
 def _parametrize(metafunc: pytest.Metafunc, name: str, by_id: Mapping[str, object]) -> None:
@@ -330,6 +332,16 @@ def _check_mark_expression(config: pytest.Config) -> None:
 def _registered(config: pytest.Config) -> set[str]:
     # a registered marker:  wave6: the best two on the other config tags; takes margin=0.01
     return {line.partition(":")[0].partition("(")[0].strip() for line in config.getini("markers")}
+
+
+def _check_markers(metafunc: pytest.Metafunc) -> None:
+    """Refuse a misspelt marker, because its test would run the profiles of every wave."""
+    registered = _registered(metafunc.config)
+    for name in {marker.name for marker in metafunc.definition.iter_markers()} - registered:
+        near = difflib.get_close_matches(name, registered, n=1, cutoff=0.8)
+        if near or name.startswith("wave"):
+            where = f"{metafunc.function.__name__}, where the ini file does not register it"
+            raise ConfigError.unknown("marker", name, valid=registered, where=where)
 
 
 def _is_wave(marker: pytest.Mark) -> bool:

@@ -7,6 +7,7 @@ This module is thin on purpose: other modules decide what runs, when, and with w
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pytest
@@ -44,6 +45,8 @@ from pytest_xlatune.tasks.runs import calibrate, record, study_of_profile
 
 # the results that a test has used
 MEASURED_KEY: pytest.StashKey[list[Measured]] = pytest.StashKey()
+# the timer of pytest-timeout while it runs
+TIMER_KEY = pytest.StashKey[tuple[pytest.Item, object]]()
 T = TypeVar("T")
 
 
@@ -196,9 +199,7 @@ def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: 
 
     It skips if there is no winner yet.
     """
-    tag: str = request.param
-    if tag == NO_TAG:
-        pytest.skip(f"sweep {sweep.name!r} has no other configuration: it declares no config_tags")
+    tag = _tag(request, sweep)
     session = request.config.stash[SESSION_KEY]
     selection = session.selection(sweep)
     best_two = guarded(
@@ -216,6 +217,35 @@ def winner_elsewhere(request: pytest.FixtureRequest, campaign: Campaign, sweep: 
     )
     _attach(request, measured)
     return measured
+
+
+@pytest.fixture
+def no_env_elsewhere(request: pytest.FixtureRequest, sweep: Sweep) -> Measured:
+    """The pair of wave 1 on another configuration of the model; skips where a default is unknown.
+
+    Two jobs run that cell as deployed, and two run it without the deployed flags.
+    """
+    _take_overrides(request, sweep)
+    tag = _tag(request, sweep)
+    session = request.config.stash[SESSION_KEY]
+    resolved = session.selection(sweep).sweep
+    restored = resolved.no_env_on(tag)
+    if restored.is_baseline:
+        pytest.skip(f"no baseline-no-env with {tag}: {restored.note}")
+    other = resolved.elsewhere(tag, (restored,))
+    study = other.study(confirm=False)
+    measured = guarded(
+        request, lambda tick: awaiting.screened(session.run(other, study), restored, tick)
+    )
+    _attach(request, measured)
+    return measured
+
+
+def _tag(request: pytest.FixtureRequest, sweep: Sweep) -> str:
+    """Return the configuration with which a test is parametrised; skip if there is none."""
+    if request.param == NO_TAG:
+        pytest.skip(f"sweep {sweep.name!r} has no other configuration: it declares no config_tags")
+    return str(request.param)
 
 
 @pytest.fixture
@@ -303,6 +333,38 @@ def _arm_of(campaign: Campaign, name: str) -> Arm:
     return arms[name]
 
 
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: object) -> None:
+    """Remember the timer with which pytest-timeout limits the test."""
+    item.config.stash[TIMER_KEY] = item, settings
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_timeout_cancel_timer(item: pytest.Item) -> None:
+    """Forget the timer, which pytest-timeout itself removes."""
+    if TIMER_KEY in item.config.stash:
+        del item.config.stash[TIMER_KEY]
+
+
+@contextmanager
+def untimed(config: pytest.Config) -> Generator[None]:
+    """Exclude the time in this context from pytest-timeout's limit.
+
+    A trial has its own deadline, and a queue may take any time. With `timeout = 300` in an ini
+    file, each test that waits for a job would end as if it had found a regression.
+    """
+    if TIMER_KEY not in config.stash:
+        yield
+        return
+    item, settings = config.stash[TIMER_KEY]
+    hook = config.pluginmanager.hook
+    hook.pytest_timeout_cancel_timer(item=item)
+    try:
+        yield
+    finally:
+        hook.pytest_timeout_set_timer(item=item, settings=settings)
+
+
 def guarded(request: pytest.FixtureRequest, wait: Callable[[Callable[[], None]], T]) -> T:
     """Return the result of `wait`; our errors become failures without a traceback.
 
@@ -311,8 +373,9 @@ def guarded(request: pytest.FixtureRequest, wait: Callable[[Callable[[], None]],
     """
     controller = request.config.pluginmanager.getplugin(CONTROLLER)
     try:
-        # an xdist worker has no terminal
-        return wait(controller.tick if controller is not None else lambda: None)
+        with untimed(request.config):
+            # an xdist worker has no terminal
+            return wait(controller.tick if controller is not None else lambda: None)
     except XlatuneError as error:
         failed = pytest.fail.Exception(str(error), pytrace=False)
         vars(failed)[REFUSED] = type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Generator
 
 import pytest
@@ -13,8 +14,17 @@ from pytest_xlatune.sweep.markers import MARKERS, registered_as
 from pytest_xlatune.sweep.registry import KINDS, kind_names
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Add the options; those with a value are ini keys too."""
+    config = pluginmanager.getplugin("pytestconfig")
+    flags = [*(option.flag for option in OPTIONS), *(f"--{name}" for name in SWITCHES)]
+    for word in map(str, config.invocation_params.args):
+        name = word.partition("=")[0]
+        # an option that is unlike ours may be that of another plugin
+        is_near = name.startswith("--xlatune-") and difflib.get_close_matches(name, flags, 1, 0.8)
+        if is_near and name not in flags:
+            error = ConfigError.unknown("option", name, valid=flags, where="the command line")
+            raise pytest.UsageError(str(error))
     group = parser.getgroup("xlatune", "sweeps of XLA flags and NCCL variables")
     for option in OPTIONS:
         group.addoption(

@@ -36,7 +36,7 @@ from pytest_xlatune.studies.calibration import CalibrationStudy
 from pytest_xlatune.studies.derived import Search
 from pytest_xlatune.studies.trials import STUDY, pace_of
 from pytest_xlatune.studies.tuning import RotationRule, TuningStudy
-from pytest_xlatune.sweep.deployed import deployed_files, with_sourced
+from pytest_xlatune.sweep.deployed import NoEnv, deployed_files, with_sourced
 
 if TYPE_CHECKING:
     from pytest_xlatune.sweep.declaration import CompileCheck, Sweep
@@ -244,16 +244,21 @@ class ResolvedSweep:
         return CalibrationStudy(cell=self.cell, jobs=jobs, slots=self.slots)
 
     def elsewhere(
-        self, tag: str, profiles: Sequence[Profile], gate: DeclaredStudy
+        self, tag: str, profiles: Sequence[Profile], gate: DeclaredStudy | None = None
     ) -> ResolvedSweep:
-        """Return a gate over some profiles on another configuration of the model.
+        """Return a sweep of some profiles on another configuration of the model.
 
-        It is another cell, with its own ledger and report.
+        It is another cell, with its own ledger and report. None for `gate` makes it a tuning sweep
+        whose screen has two baselines.
         """
+        design = self.sweep.design
+        if gate is None:  # no block follows, so the stated blocks need not fit so few profiles
+            design = replace(design, screen_baselines=2, finalists=0, blocks=0, block_baselines=0)
         sweep = replace(
             self.sweep,
             name=f"{self.sweep.name}-{tag}",
             profiles=tuple(profiles),
+            design=design,
             derived=(),
             no_env=None,
             config_tags={},
@@ -262,6 +267,11 @@ class ResolvedSweep:
         )
         cell = self._cell_of(tag)
         return dataclasses.replace(self, sweep=sweep, cell=cell, slots=(), compile_check=None)
+
+    def no_env_on(self, tag: str) -> Profile:
+        """Return `baseline-no-env` of a configuration; an empty profile says why there is none."""
+        no_env = self.sweep.no_env or NoEnv()
+        return no_env.profile(self.sweep.launcher, self._cell_of(tag))
 
     def _cell_of(self, tag: str) -> Cell:
         overrides = {**self.cell.overrides, **self.sweep.config_tags[tag]}

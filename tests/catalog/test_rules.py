@@ -33,7 +33,7 @@ from pytest_xlatune.model.profile import (
 )
 from pytest_xlatune.model.result import Effect
 from pytest_xlatune.model.trial import LaunchSpec
-from pytest_xlatune.prepare.preflight import Target, lint
+from pytest_xlatune.prepare.preflight import Target
 from pytest_xlatune.stats.validity import Witnesses, judge_settings
 from pytest_xlatune.sweep.deployed import defaults_of
 from tests.helpers.probes import make_cell, make_trial
@@ -408,21 +408,6 @@ def test_libtpus_own_log_is_the_witness(log: bytes, effect: Effect) -> None:
     own = replace(VMEM, flags=())
     (found,) = judge_settings(own, Witnesses(read=read, expects_readers=True))
     assert found.effect is effect
-
-
-def test_a_flag_of_libtpu_that_a_later_one_puts_out_of_effect_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    takes_all = lambda _, texts: [ParsedText(options={}) for _ in texts]  # noqa: E731
-    monkeypatch.setattr(Target, "__call__", takes_all)
-    twice = "--xla_tpu_rwb_fusion=true --xla_tpu_dot_dot_fusion --noxla_tpu_rwb_fusion"
-    same = "--xla_tpu_rwb_fusion=false --noxla_tpu_rwb_fusion"
-    profiles = [Profile(id=name, env={TPU: text})
-                for name, text in (("twice", twice), ("same-value-again", same))]  # fmt: skip
-    found = lint(profiles, Context(), Target(python="python", environ={})).objections
-    said = [(each.profile, each.rule, each.text) for each in found if each.rule != "no-op"]
-    why = "--xla_tpu_rwb_fusion=true is not in effect: xla_tpu_rwb_fusion is 'false' in the"
-    assert said == [("twice", "not-in-effect", f"{why} whole text")]
 
 
 def test_entries_are_whole() -> None:

@@ -45,6 +45,11 @@ MISTAKES: dict[str, Case] = {
         "*is missing the model*; the parallelism*; the nodes in Slurm*none is guessed*"),
     "a wave of -m that does not exist": (
         "", ("-m", "wave1 or wave22"), "*unknown marker 'wave22' in -m; did you mean 'wave2'*"),
+    "a misspelt option": (
+        "", ("--xlatune-budgt=3",), "ERROR: unknown option '--xlatune-budgt' *mean '*-budget'*"),
+    "a marker that is nearly one": (
+        ("@pytest.mark.confirm", "@pytest.mark.confrim"), (),
+        "*unknown marker 'confrim' in test_finalist*did you mean 'confirm'*"),
     "a file where the reports are to lie": (
         "", ("--xlatune-reports=test_sweep.py",), "*--xlatune-reports: *test_sweep.py is a file*"),
     "settings in a pipe": ("", ("--xlatune-config=pipe",), "ERROR: pipe cannot be read*"),
@@ -287,6 +292,27 @@ def test_each_wave_is_a_test_that_names_wave_and_profile_or_slot(folder: Folder)
     done = folder.run("-m", "wave3 or wave4", "-rs")
     done.assert_outcomes(skipped=2)
     done.stdout.fnmatch_lines(["*SKIPPED*stack-1 stayed empty*"])
+
+
+WAITS = """\
+import time
+from pytest_xlatune.plugin.fixtures import untimed
+def test_waits(request):
+    with untimed(request.config):
+        time.sleep(0.8)
+
+def test_works_too_long(request):
+    with untimed(request.config):
+        time.sleep(0.1)
+    time.sleep(5)
+"""
+
+
+def test_waiting_does_not_count_against_a_limit_of_a_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(WAITS)
+    done = pytester.runpytest_subprocess("-p", "xlatune", "-o", "timeout=0.4")
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["*Timeout (>0.4s) from pytest-timeout*"])
 
 
 def test_a_sweep_without_the_plugin_is_left_out_in_a_line(folder: Folder) -> None:

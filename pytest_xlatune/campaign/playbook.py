@@ -49,6 +49,9 @@ CLASS_RULES: Mapping[str, RetryRule] = {
     # a person's decision, which says nothing about the program
     FailureClass.REQUEUED: RetryRule(retries=3),
 }
+# Until the reference has run once, it is retried only once after these failures: it would end every
+# profile.
+_FIRST_RETRIED_ONCE = (FailureClass.KILLED, FailureClass.HANG_INIT)
 # For classes that may be the fault of the profile or of the site. Only a failure that recurs counts
 # as the profile's, because a connection reset or one ECC error must not drop a profile.
 _UNKNOWN_RULE = RetryRule(retries=1, then=Next.DROP)
@@ -164,6 +167,9 @@ def rule_decision(outcome: Outcome, cause: Finding | None, facts: Facts = _NO_FA
         text = (cause.text if cause else "") or detail
         cause = Finding(cls=end, action=end.action or Action.RETRY, text=text, detail=detail)
     policy, cls, rule = facts.policy, cause.cls, rule_for(facts.policy, cause)
+    is_first = facts.is_reference and not facts.reference_runs
+    if is_first and cls in _FIRST_RETRIED_ONCE and cls not in policy.rules:
+        rule = replace(rule, retries=min(rule.retries, 1))
     # Only failures count, never a score: when arms below the baseline were repeated and the better
     # run was kept, 18 % of simulated sweeps without an effect had a winner instead of 5 %.
     tried = sum(1 for _ in takewhile(lambda former: former == cls, reversed(facts.earlier)))

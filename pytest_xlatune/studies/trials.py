@@ -15,9 +15,10 @@ import functools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from operator import itemgetter
 from statistics import fmean, median
 from typing import NamedTuple
@@ -218,6 +219,41 @@ def allocation_of(result: TrialResult) -> str:
     return result.outcome.allocation if result.outcome is not None else ""
 
 
+# A late trial ran beside a block if it began at most so many median pauses before the block's first
+# trial or after its last; a pause is the time between two starts.
+_BESIDE_PAUSES = 2.0
+
+
+def _blocks_of_late(starts: Mapping[Place, float]) -> Iterator[tuple[Place, Hashable]]:
+    """Yield each trial that began after most of a later block, and where it counts.
+
+    It counts in the block beside which it ran, or alone: compared with nothing.
+    """
+    by_block: dict[int, list[float]] = defaultdict(list)
+    for key, start_s in starts.items():
+        by_block[key.block].append(start_s)
+    middles = {block: median(of_block) for block, of_block in by_block.items()}
+    late = {
+        key: start_s
+        for key, start_s in starts.items()
+        if any(block > key.block and middle < start_s for block, middle in middles.items())
+    }
+    if not late:
+        return
+    on_time: dict[int, list[float]] = defaultdict(list)
+    for key in starts.keys() - late.keys():
+        on_time[key.block].append(starts[key])
+    pauses = [after - before for before, after in pairwise(sorted(starts.values()))]
+    margin_s = _BESIDE_PAUSES * median(pauses)
+    for key, start_s in late.items():
+        beside = [
+            (abs(middles[block] - start_s), block)
+            for block, of_block in on_time.items()
+            if block > key.block and min(of_block) - margin_s <= start_s <= max(of_block) + margin_s
+        ]
+        yield key, min(beside)[1] if beside else key
+
+
 @dataclass(frozen=True, kw_only=True)
 class Past:
     """The usable part of a history. The class has no `__slots__`, so that properties are cached.
@@ -249,13 +285,13 @@ class Past:
 
         None accepts all designs. A block that was interrupted by a change of epoch, or that spans
         two allocations, counts as two blocks, because scores of its parts cannot be compared. A
-        retried trial that began after most of a later block counts as a block of its own, so it is
-        compared with nothing.
+        retried trial that began after most of a later block counts in the block beside which it
+        ran, or in a block of its own.
         """
         return [
             BlockScore(
                 block=(
-                    key if self._is_late(key, result) else key.block,
+                    self._blocks_of_late.get(key, key.block),
                     result.epoch,
                     allocation_of(result),
                 ),
@@ -270,20 +306,18 @@ class Past:
         ]
 
     @cached_property
-    def _middles(self) -> Mapping[tuple[str, int], float]:
-        """Digest of a cell and number of a block -> the median start of its scored trials."""
-        starts: dict[tuple[str, int], list[float]] = defaultdict(list)
+    def _blocks_of_late(self) -> Mapping[Place, Hashable]:
+        """Place of a late trial -> the block beside which it ran, or its place if it ran alone."""
+        starts: dict[str, dict[Place, float]] = defaultdict(dict)
         for key, result in self.confirm.items():
             if usable(result) is not None and result.start_s is not None:
-                starts[result.trial.cell_digest, key.block].append(result.start_s)
-        return {at: median(of_block) for at, of_block in starts.items()}
-
-    def _is_late(self, key: Place, result: TrialResult) -> bool:
-        """Return whether a trial began after most of a later block on the same nodes."""
-        return result.start_s is not None and any(
-            cell == result.trial.cell_digest and block > key.block and middle < result.start_s
-            for (cell, block), middle in self._middles.items()
-        )
+                # blocks on several cells run side by side
+                starts[result.trial.cell_digest if self.is_split else ""][key] = result.start_s
+        return {
+            key: block
+            for starts_of_cell in starts.values()
+            for key, block in _blocks_of_late(starts_of_cell)
+        }
 
     def result_of(self, trial: Trial) -> TrialResult | None:
         """Return the result of a planned trial so far; None if there is none."""

@@ -247,6 +247,7 @@ def test_the_line_for_which_it_was_ended_is_the_cause_while_it_asks_for_somethin
 NODE, LATE = (Outcome(state=state) for state in (State.NODE_FAIL, State.TIMEOUT))
 BLAMED = Blamed(program="fast", at=BlamedAt.TURN, cls="killed", attempt=1)
 FIRST = Facts(is_first_rotation=True)
+NEVER_RAN = Facts(is_reference=True, reference_runs=False)
 ENOUGH = Facts(has_enough_turns=True)
 NODES_END = Facts(ends_with_nodes=True)
 SITE = RetryPolicy(
@@ -266,6 +267,8 @@ def finding(cls: str, text: str = "the line") -> Finding | None:
     {
         "a clean end is scored": (OK, "", (), NOTHING, "accept"),
         "a third drops the profile": (FAILED, "hang-init", ("hang-init",) * 2, NOTHING, "drop"),
+        "a second one of a reference that never ran stops": (
+            FAILED, "hang-init", ("hang-init",), NEVER_RAN, "stop"),
         "an outage is waited out, however long": (
             FAILED, "github-5xx wait", ("github-5xx",) * 40, NOTHING, "retry"),
         "and takes no attempt from other trouble": (

@@ -89,7 +89,7 @@ def screen(sweep: TuningStudy, run: Answer) -> list[TrialResult]:
 
 
 def arms_of(trials: Sequence[Trial]) -> set[str]:
-    return {trial.arm for trial in trials} - {BASELINE_ID}
+    return {trial.arm for trial in trials} - {"baseline-deployed"}
 
 
 def notes_of(conclusion: Conclusion) -> str:
@@ -113,7 +113,7 @@ def test_the_screen() -> None:
             {"wave1": 2, "wave2": 22},
             [0, 2, 23],
         ),
-        (study(selected=frozenset({BASELINE_ID})), {"wave2": 3}, [0, 1, 2]),
+        (study(selected=frozenset({"baseline-deployed"})), {"wave2": 3}, [0, 1, 2]),
     ):
         trials = sweep.decide([]).due
         drawn = [each.stage for each in trials]
@@ -321,7 +321,7 @@ def test_jobs_that_are_left_go_to_what_may_still_gain_2_percent() -> None:
     assert sweep.decide(done[:-1]).due == (done[-1].trial,)
 
 
-def test_a_trial_that_was_tried_again_late_is_compared_with_nothing() -> None:
+def test_a_trial_that_was_tried_again_late_counts_where_it_ran() -> None:
     """A step of 3 % between block 2 and block 4 is no gain of the arm that was late."""
 
     def run(trial: Trial, start_s: float, step: float) -> TrialResult:
@@ -334,11 +334,20 @@ def test_a_trial_that_was_tried_again_late_is_compared_with_nothing() -> None:
         done += [run(trial, 1000.0 * at, 0.03 * (trial.block > 2)) for at, trial in starts]
     name = next(r.trial.arm for r in done if r.trial.block == 4 and not r.trial.is_baseline)
     (first,) = (r for r in done if r.trial.arm == name and r.trial.block == 2)
-    late = run(first.trial, 1000.0 * (len(done) + 1), 0.03)
-    for ran in (first, late):
-        found = verdict(SWEEP.decide([ran if r is first else r for r in done]).conclusion, name)
+    last = 1000.0 * (len(done) - 1)
+    # in time, beside block 4, a day later: compared with nothing
+    for ran, n in (
+        (first, 4),
+        (run(first.trial, last + 1500, 0.03), 4),
+        (run(first.trial, last + 86_400, 0.03), 3),
+    ):
+        results = [ran if r is first else r for r in done]
+        found = verdict(SWEEP.decide(results).conclusion, name)
         assert found.delta == pytest.approx(0.0, abs=0.003)
         assert found.kind is not VerdictKind.FASTER
+        scored = SWEEP.state(results).screened.past.scored_in_blocks()
+        shared = {job.block for job in scored if job.arm == "baseline-deployed"}
+        assert sum(job.arm == name and job.block in shared for job in scored) == n
 
 
 def test_with_a_large_budget_the_best_of_the_screen_run_twice_and_both_runs_rank_them() -> None:
@@ -893,7 +902,7 @@ def test_a_plan_says_which_way_profiles_go_and_what_it_costs() -> None:
         assert not any(each.rotation for each in sweep.decide(()).due)
     ahead = mixed().outlook(()).ahead
     assert [each.stage for each in ahead[:2]] == [LOOK_STAGE, TURNS]
-    assert {each.arm for each in ahead[2:]} == {"channels", "remat", BASELINE_ID}
+    assert {each.arm for each in ahead[2:]} == {"channels", "remat", "baseline-deployed"}
     # 60 profiles are two jobs and 22 behind them: the budget is asked for what is really run
     assert turning(60, rotation=USUAL).outlook(()).left == 24
     with pytest.raises(ConfigError, match="need"):
@@ -954,7 +963,7 @@ def test_ranks_stay_once_rotation_is_off_and_those_of_jobs_once_it_is_on() -> No
     run, plain = Machine({"p3": 0.04}), study(12, sigma_prior=None)
     every = {BASELINE_ID, *(each.id for each in plain.profiles)}
     turned = history(run, of=turning(12))
-    for count, due in ((1, every), (2, {BASELINE_ID})):
+    for count, due in ((1, every), (2, {"baseline-deployed"})):
         done = turned[:count]
         assert {each.arm for each in plain.decide(done).due if not each.block} == due
         later = history(run, of=plain, after=done)

@@ -1,7 +1,7 @@
 """`xlatune init`: write a sweep file from options, and from answers to questions about the rest.
 
-`templates/init.toml` has the questions, each of which is an option too. A log of the trainer, or
-one trial of its command, answers some of them.
+`tasks/templates/init.toml` has the questions, each of which is an option too. A log of the trainer,
+or one trial of its command, answers some of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pytest_xlatune.tasks.read_logs import TOKENS, logs_of, positive, read_one, 
 class InitQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """A setting of a sweep file: a question is asked for it if its option is not given.
 
-    `templates/init.toml` has the questions, and says what each field means.
+    `tasks/templates/init.toml` has the questions, and says what each field means.
     """
 
     text: str

@@ -14,6 +14,7 @@ The module knows neither pytest nor any study in particular.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from pytest_xlatune.report.claims import Claim
 from pytest_xlatune.report.lines import paragraph, words
 from pytest_xlatune.studies import NOT_YET, Answer, Answered, Ask, Question
 from pytest_xlatune.studies.derived import Slot
+from pytest_xlatune.tasks.run_record import record_of_study
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +38,13 @@ class Measured:
 
     Attributes:
         verdict: the verdict.
+        record: the environment, time and commands of its trials, as one line of JSON; "" if they
+            are not known.
         claims: the claims that a test made; if the test fails, they decide the exit status.
     """
 
     verdict: Verdict
+    record: str = field(default="", compare=False, repr=False)
     claims: list[Claim] = field(default_factory=list, compare=False, repr=False)
 
     def _claimed(self, claim: Claim) -> Claim:
@@ -48,6 +53,16 @@ class Measured:
 
     def __repr__(self) -> str:
         return f"<{self.verdict.arm}: {self.words}>"
+
+    @property
+    def tgs(self) -> float | None:
+        """The mean Tokens/s/device of its trials; None if no trial has a score."""
+        return self.verdict.tgs
+
+    @property
+    def delta(self) -> float | None:
+        """The relative change against the reference, 0.034 for +3.4 %; None if there is none."""
+        return self.verdict.delta
 
     @property
     def n(self) -> int:
@@ -115,6 +130,7 @@ class Measured:
             "unproved": ",".join(verdict.unproved),
             "words": self.words,
             "jobs": ",".join(verdict.job_ids),
+            "record": self.record,
         }
         named = [(f"xlatune.{name}", text) for name, text in figures.items() if text]
         return [*named, ("xlatune", json.dumps(verdict.to_json()))]
@@ -206,7 +222,16 @@ def _measured(campaign: Campaign, question: Question, tick: Tick) -> Measured:
     answer = ask(campaign, question, tick)
     if answer.verdict is None:
         raise NotMeasured(f"{question.name} is not part of this study")
-    measured = Measured(answer.verdict)
+    measured = Measured(answer.verdict, _record(campaign.view()))
     if answer.state is Answered.UNMEASURED:
         raise NotMeasured(measured.paragraph)
     return measured
+
+
+@functools.lru_cache(maxsize=1)  # made for each test, it would take half of a session's CPU time
+def _record(view: View) -> str:
+    """Return the record of a study as one line of JSON without empty fields, for junit."""
+    if not view.study.cells:
+        return ""
+    record = record_of_study(view.state, view.study).to_json()
+    return json.dumps({name: value for name, value in record.items() if value})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import subprocess
 import xml.etree.ElementTree as ET
@@ -369,6 +370,8 @@ def test_a_sweep_is_selected_in_parts_and_measures_each_trial_once(
     assert float(fast["xlatune.delta_pct"]) == pytest.approx(10, abs=0.5)
     assert json.loads(fast["xlatune"])["n"] == int(fast["xlatune.n"]) == 1
     assert "xlatune.ci95" not in fast
+    (node,) = json.loads(fast["xlatune.record"])["nodes"]
+    assert node["packages"]["python"] == platform.python_version()
     assert figures["test_flag[unknown]"]["xlatune.verdict"] == "INVALID"
 
     getattr(folder, run)("-m", "confirm").assert_outcomes(passed=2)

@@ -382,6 +382,11 @@ def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator
             "The same blocks have no run without some of these settings: they are known to help "
             "together, and any of them may do nothing."
         )
+    if recipe.ties:
+        yield say.text(
+            "A tie: the recipe is not shown to be faster than {names}.",
+            names=literals(recipe.ties),
+        )
     yield say.text(
         "How often such a recipe has all settings that help, depending on the noise of a job: "
         "docs/explanation/how_sure.md."

@@ -81,6 +81,10 @@ _NOT_SHOWN = N_(
     "of {delta} in TGS corresponds to {expected}. The evidence does not explain why the profile "
     "wins."
 )
+_OTHER_METRIC = N_(
+    "The gain is measured in {metric}. The evidence lists what changed in the program and in a "
+    "step, and does not show whether these changes cause the gain."
+)
 _EFFECTS: Mapping[VerdictKind, str] = {
     VerdictKind.FASTER: N_(
         "Without the deployed flags the cell is faster: they cost throughput here."
@@ -333,6 +337,8 @@ def _reason(covered: MeasuredCell, best: Verdict, say: Translator) -> str:
     expected = 1 / (1 + delta) - 1
     if not explanation.facts:
         msgid = _NO_EVIDENCE
+    elif best.figure is not None:  # its change says nothing about the time of a step
+        msgid = _OTHER_METRIC
     elif moved is None:
         msgid = _IDENTICAL if explanation.is_identical else _PROGRAM_ONLY
     else:
@@ -341,6 +347,7 @@ def _reason(covered: MeasuredCell, best: Verdict, say: Translator) -> str:
     return say(
         msgid,
         command=literal(f"xlatune evidence {file}"),
+        metric=plain(best.figure.metric.title) if best.figure is not None else "",
         moved=percent(moved),
         delta=percent(best.delta),
         expected=percent(expected),

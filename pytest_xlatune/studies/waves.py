@@ -258,7 +258,12 @@ class Waves:
             for profile in order
             if profile.id in planned and profile.same_as(planned[profile.id].trial.profile)
         }
-        is_waiting = rule.evidence and self._evidence is None and len(kept) < rule.slots
+        evidence = self._evidence
+        if evidence is not None and evidence.shares is None:
+            why = evidence.reason or say("it left nothing that says where the time of a step goes")
+            text = "{wave}: candidates in declared order, for the evidence run {trial}: {why}"
+            self.messages.append(say(text, wave=rule.wave, trial=evidence.trial.id, why=why))
+        is_waiting = rule.evidence and evidence is None and len(kept) < rule.slots
         return kept, None if is_waiting else order
 
     def _offer_of_search(self, rule: Search, planned: Mapping[str, TrialResult]) -> Offer:

@@ -260,7 +260,7 @@ def test_the_recipe_is_the_smallest_set_that_is_shown_to_be_needed(
 ) -> None:
     """Live: `baseline-no-env+chan-8` was recommended, while `chan-8` alone was as fast."""
     study, done, conclusion, found = recommended((*profiles, *SPARE), gains)
-    assert found.arm == arm
+    assert (found.arm, found.ties) == (arm, ())
     assert conclusion.winner == conclusion.verdict(arm)
     asked = study.answer(done, Question(about=Ask.BEST))
     assert (asked.state, asked.arm and asked.arm.id) == (Answered.YES, arm)
@@ -269,6 +269,12 @@ def test_the_recipe_is_the_smallest_set_that_is_shown_to_be_needed(
     told = " ".join(str(each) for each in recipe_blocks(conclusion) if not isinstance(each, Table))
     assert ("may do nothing" in told) is (Needed.NOT_TESTED in parts.values())
     assert CONTROL not in profiles or verdict(conclusion, "a").kind is VerdictKind.FASTER
+
+
+def test_another_winner_that_may_be_as_fast_is_a_tie() -> None:
+    _, _, conclusion, recipe = recommended((A, B, *SPARE), {"a": 0.04, "b": 0.04}, seed=1)
+    assert {recipe.arm, *recipe.ties} == {"a", "b"}
+    assert any("A tie" in str(each) for each in recipe_blocks(conclusion))
 
 
 @pytest.mark.parametrize(("gain", "seed"), [(0.005, 25), (0.006, 2)])
@@ -420,6 +426,7 @@ def test_without_a_record_the_declared_order_is_run() -> None:
     lost = evidence(None, status=TrialStatus.DROPPED, is_read=False, reason="out of memory")
     due = {each.profile.id for each in sweep.decide([lost]).due}
     assert {"ag-1g", "ag-2g", "permute-8g"} < due
+    assert any(f"evidence run {RUN.id}: out of memory" in e for e in notes_of(sweep, [lost]))
 
 
 def test_what_does_nothing_to_the_program_takes_no_slot() -> None:

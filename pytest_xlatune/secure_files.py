@@ -30,6 +30,8 @@ _ACL = "system.posix_acl_access"
 NO_FILE = frozenset(
     {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO}
 )
+# errors of a file system without hard links, such as exFAT or one of an object store
+_NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS})
 _READ = os.O_RDONLY | os.O_NONBLOCK  # does not block on a named pipe that another program made
 
 
@@ -140,13 +142,24 @@ class Folder:
             return file.read(most_bytes)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Create a file with this content, whole or not at all; return False if it exists."""
+        """Create a file with this content, whole or not at all; return False if it exists.
+
+        Where there are no hard links, it is empty for a moment.
+        """
         with self._part(name, content, None) as part:
             try:
                 os.link(part, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
             except FileExistsError:
                 # NFS may report this after it has made the link
                 return os.stat(part, dir_fd=self.fd).st_nlink > 1
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                try:
+                    os.close(self.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    return False
+                os.replace(part, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
             return True
 
     def write(self, name: str, content: bytes, *, mode: int | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -367,6 +368,19 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     error = OSError(116, "Stale file handle")  # which is waited for
     with pytest.raises(OSError, match="Stale"):
         read_outcomes(tmp_path)
+
+
+@rows("error", {"exFAT": errno.EPERM, "an object store": errno.ENOTSUP, "FUSE": errno.ENOSYS})
+def test_a_claim_is_made_once_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with secure_files.Folder(tmp_path) as folder:
+        assert [folder.create("claimed.json", text) for text in (b"1", b"2")] == [True, False]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("claimed.json", "1")]
 
 
 @rows(

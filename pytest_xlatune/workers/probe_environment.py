@@ -11,11 +11,13 @@ packages, devices, code and repositories; what it cannot find is left out. With 
 JAX and asks it; otherwise it uses only the standard library.
 
 PROGRAM is a script or the name of a module; of several, the first that exists is used. The Python
-files in its folder are hashed, so an edit of the trainer between two trials is noticed without git.
+files that it may import are hashed. So an edit of the trainer between two trials is noticed without
+git, and an edit of an unrelated file beside it makes no difference.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.util
 import json
@@ -40,6 +42,11 @@ _MOST_ENTRIES = 20 * _MOST_FILES  # of folders that are searched for them
 _FOREIGN = {"site-packages", "node_modules", "__pycache__"}
 # files of tests: a sweep file is not part of the trainer, and users edit it between sessions
 _TEST_FILE = re.compile(r"test_.*\.py|conftest\.py")
+# words in a program that may run files that its imports do not name
+_DYNAMIC = re.compile(
+    r"import_module|__import__|importlib|runpy|\bexec\(|subprocess|os\.(?:exec|spawn|system|popen)"
+    r"|sys\.path|Popen"
+)
 # names of installed packages:  jaxlib-0.10.2.dist-info    nvidia_nccl_cu12-2.27.3.dist-info
 _INSTALLED = re.compile(
     r"(jax|jaxlib|libtpu|libtpu[-_]nightly|jax[-_](?:cuda|rocm)\d*[-_](?:plugin|pjrt)|maxtext|flax"
@@ -130,9 +137,15 @@ def folder_of(program: str) -> str:
     return os.path.realpath(places[0]) if places else ""
 
 
-def code_digest(folder: str) -> str:
-    """Return a digest of the Python files in and below a folder, without sweep files."""
-    paths = _python_files(folder)
+def code_digest(folder: str, program: str = "") -> str:
+    """Return a digest of the Python files that a program may import, without sweep files.
+
+    For a script they are the script itself, and the files and packages beside it that its imports
+    name. For a module, and for a script whose imports are not clear, they are all files in and
+    below `folder`; if these are thousands, as in a home, only the files directly in it.
+    """
+    imported = _imported(Path(program).absolute()) if program.endswith(".py") else None
+    paths = _python_files(folder) if imported is None else imported
     digest, bytes_left = hashlib.blake2b(digest_size=6), _MOST_BYTES
     for path in paths:
         try:
@@ -145,6 +158,45 @@ def code_digest(folder: str) -> str:
         digest.update(b"%d %s %d " % (len(name), name, len(text)) + text)
     files = "1 Python file" if len(paths) == 1 else f"{len(paths)} Python files"
     return f"{digest.hexdigest()} of {files}" if paths else ""
+
+
+def _imported(script: Path) -> list[Path] | None:
+    """Return a script and the files beside it that it imports; None if that is not clear."""
+    files, pending = set[Path](), [script]
+    while pending:
+        path = pending.pop()
+        if path in files:
+            continue
+        if len(files) > _MOST_FILES:
+            return None
+        files.add(path)
+        try:
+            with open(path, encoding="utf-8", opener=_open_regular) as file:
+                text = file.read()
+            tree = ast.parse(text)
+        except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
+            return None
+        if _DYNAMIC.search(text):
+            return None
+        for name in _imported_names(tree):
+            module = script.parent / f"{name}.py"
+            package = script.parent / name
+            if module.exists():
+                pending.append(module)
+            if package.is_dir():
+                pending += _python_files(str(package))
+    return sorted(files)
+
+
+def _imported_names(tree: ast.Module) -> set[str]:
+    """Return the top-level names of the absolute imports in a program."""
+    names = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names.add((node.module or "").partition(".")[0])
+    return names - {""}
 
 
 def _python_files(folder: str) -> list[Path]:
@@ -241,7 +293,7 @@ def main(argv: Sequence[str]) -> None:
         program = next((word for word in rest if folder_of(word)), rest[0])
         folder = folder_of(program)
         readers["packages"] = packages
-        readers["code"] = lambda: {folder: code_digest(folder)} if folder else {}
+        readers["code"] = lambda: {folder: code_digest(folder, program)} if folder else {}
         readers["repositories"] = lambda: repositories([folder] if folder else [])
         if "devices" in rest[1:]:
             readers["devices"] = devices

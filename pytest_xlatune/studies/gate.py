@@ -80,6 +80,8 @@ class Gate(DeclaredStudy, frozen=True, kw_only=True):
         margin: relative loss of TGS that counts as a regression; 0.01 is 1 %.
         blocks: number of trials of each candidate.
         block_baselines: baselines in each block.
+        key: a name for this run of the gate, e.g. the commit, if the candidates' settings do not
+            differ from those of the last run. Trials with another key are never used.
         candidates: what is compared with the cell in addition to the profiles of the sweep.
     """
 
@@ -87,6 +89,7 @@ class Gate(DeclaredStudy, frozen=True, kw_only=True):
     margin: Real = 0.01
     blocks: int = 4
     block_baselines: int = 1
+    key: str = ""
     candidates: tuple[Candidate, ...] = ()
 
     def __post_init__(self) -> None:
@@ -185,12 +188,14 @@ class GateStudy(PlannedStudy, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def name(self) -> str:
-        """The kind of study and a digest of the candidates and the layout."""
+        """The kind of study and a digest of the candidates, the key and the layout."""
         candidates: list[Json] = sorted(
             [profile.id, profile.settings_text, self.others.get(profile.id, self.cell).digest]
             for profile in self.profiles
         )
-        return name_of(KIND, candidates, self.gate.blocks, self.gate.block_baselines, self.seed)
+        gate = self.gate
+        layout: list[Json] = [gate.blocks, gate.block_baselines, self.seed]
+        return name_of(KIND, candidates, gate.key, layout)
 
     @property
     def layout(self) -> GateLayout:

@@ -203,11 +203,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
         return Effective(self.cell.deployed)
 
     @cached_property
-    def declared_aliases(self) -> Mapping[str, str]:
-        """Declared profile -> an earlier profile with the same effective settings."""
-        return self.effective.repeats(self.profiles)
-
-    @cached_property
     def why_none_rotates(self) -> Message | None:
         """Why no profile takes turns; None if some do."""
         rule = self.rotation
@@ -538,11 +533,6 @@ class TuningPlan(OneCell, frozen=True, kw_only=True, dict=True):
                 for number in range(self.rankings(profile))
             )
             yield Segment(wave=wave, trials=(*trials, *ranked))
-
-    @cached_property
-    def declared_queues(self) -> tuple[Segment, ...]:
-        """The queues of the declared profiles."""
-        return tuple(self.queues(self.profiles))
 
     def read(self, history: History, declared: Mapping[str, Profile]) -> Past:
         """Return the trials of the sweep; `declared` maps ids to profiles."""

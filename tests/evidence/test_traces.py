@@ -38,7 +38,6 @@ from pytest_xlatune.evidence.trace import (
     captures,
     classify,
     columns,
-    parse_families,
     shipped_families,
     xplane,
 )
@@ -919,22 +918,6 @@ def test_a_kernel_belongs_to_the_first_family_that_finds_it() -> None:
         for kernel in row["kernels"]:
             (found,), _ = classify((kernel,), families)
             assert families[found].name == row["name"], kernel
-
-
-def test_own_families_replace_the_built_in_ones_and_wrong_ones_are_refused() -> None:
-    mine = parse_families(
-        [{"name": "router", "kind": "communication", "pattern": "scatter"}], where="f.toml"
-    )
-    found = drill([node().trace()], CaptureWindow(families=mine))
-    assert {row.name for row in found.families} == {"router", "other"}
-    assert found.total.communication_ps == 250 * 6
-    reconciles(found)
-    # wrong ones are a usage error
-    for kind, pattern, says in (("computer", "", "'computer'"), ("memory", "(", r"pattern '\('")):
-        with pytest.raises(ConfigError, match=says):
-            parse_families([{"name": "a", "kind": kind, "pattern": pattern}], where="f.toml")
-    with pytest.raises(ConfigError, match="expected a list of families"):
-        parse_families({}, where="f.toml")
 
 
 INTERVALS = st.lists(

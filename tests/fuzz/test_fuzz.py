@@ -25,7 +25,6 @@ from pytest_xlatune.catalog.context import Context
 from pytest_xlatune.catalog.rules import check
 from pytest_xlatune.evidence.hlo import read_hlo
 from pytest_xlatune.evidence.hlo.dump import read_debug_options, read_memory_report
-from pytest_xlatune.evidence.trace import parse_families
 from pytest_xlatune.evidence.trace._chrome import read_trace_json
 from pytest_xlatune.evidence.trace.breakdown import drill
 from pytest_xlatune.executors.slurm._commands import (
@@ -192,7 +191,6 @@ def records(data: bytes) -> None:
             kind.from_json(value)
         except XlatuneError:
             continue
-    parse_families(value, where="fuzz")
 
 
 def slurm(data: bytes) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_xlatune.launchers import command
 from pytest_xlatune.launchers.command import FOLDER
+from pytest_xlatune.sweep.declaration import load_sweep
 from tests.helpers import quick_compile
 from tests.helpers.benchmarks import load
 from tests.helpers.tables import rows
@@ -40,6 +41,13 @@ def run_pytest(folder: Path, *argv: str, env: dict[str, str] | None = None) -> t
     )  # fmt: skip
     assert "Traceback (most" not in done.stdout + done.stderr
     return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "sweeps").glob("test_*.py")), ids=lambda path: path.stem
+)
+def test_an_example_says_what_a_sweep_takes(path: Path) -> None:
+    load_sweep(path)
 
 
 @rows(

@@ -179,11 +179,12 @@ def test_a_candidate_that_cannot_run_ends_its_trials_never_passes_and_counts_for
 
 def test_another_key_candidate_or_layout_is_another_gate() -> None:
     others = [
+        replace(STUDY, gate=replace(STUDY.gate, key="abc123")),
         replace(STUDY, profiles=(profile("new", "--xla_new=2"),)),
         replace(STUDY, gate=replace(STUDY.gate, blocks=5)),
         replace(STUDY, seed=1),
     ]
-    assert len({each.name for each in (STUDY, *others)}) == 4
+    assert len({each.name for each in (STUDY, *others)}) == 5
     every = history(noisy(0.05), of=STUDY)
     assert [each.decide(every).due for each in others] == [each.decide([]).due for each in others]
     other_margin = replace(STUDY, gate=replace(STUDY.gate, margin=0.02))

@@ -24,9 +24,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_xlatune.model.errors import ConfigError
-from pytest_xlatune.model.record import Json
-
 Ints = NDArray[np.int64]
 
 ABSENT = -1  # marks a row without the attribute, in a column of indices
@@ -210,29 +207,6 @@ def shipped_families() -> tuple[Family, ...]:
     text = Path(__file__).with_name("families.toml").read_text(encoding="utf-8")
     rows = tomllib.loads(text.replace("(LIBRARY)", _LIBRARY))["family"]
     return msgspec.convert(rows, tuple[Family, ...])
-
-
-def parse_families(data: Json, *, where: str) -> tuple[Family, ...]:
-    """Read the families of a user: a list of tables with `name`, `kind` and `pattern`.
-
-    The shipped family `other` comes after them, for all names that none of them matches.
-
-    Raises:
-        ConfigError: the data have another shape, a kind is unknown, or a pattern is malformed.
-    """
-    try:
-        families = msgspec.convert(data, tuple[Family, ...])
-    except msgspec.ValidationError as error:
-        kinds = ", ".join(KINDS)
-        raise ConfigError(
-            f"{where}: expected a list of families with name, kind ({kinds}) and pattern: {error}"
-        ) from None
-    for family in families:
-        try:
-            re.compile(family.pattern)
-        except re.error as error:
-            raise ConfigError(f"{where}: pattern {family.pattern!r}: {error}") from None
-    return *families, shipped_families()[-1]
 
 
 @functools.lru_cache(maxsize=2)  # the ranks of a window have the same names

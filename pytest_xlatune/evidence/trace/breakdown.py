@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -239,7 +239,6 @@ class CaptureWindow:
 
     gpus: int | None = None
     steps: int | None = None
-    families: tuple[Family, ...] = field(default_factory=shipped_families)
     force: bool = False  # whether to show a capture that lost events, with a warning
     step_s: float | None = None  # step time of a run without profiler; None if unknown
     # called with each device while it is in memory, after its kernels have kind and step
@@ -327,7 +326,7 @@ class _WindowSums:
 
     def _working(self, trace: Trace) -> list[Device]:
         """Return the devices that do more than copy; a warning names the others."""
-        _, kind_of = classify(trace.names, self._window.families)
+        _, kind_of = classify(trace.names, shipped_families())
         for device in trace.devices:
             device.kernels["kind"] = kind_of[device.kernels["name"]]
         working = [device for device in trace.devices if (device.kernels["kind"] != MEMORY).any()]
@@ -346,7 +345,7 @@ class _WindowSums:
         if steps.rule is StepRule.WHOLE and self._window.steps:
             _check_whole(trace, devices, self._window.steps)
         self._warn(trace, *_ended_early(trace, devices, steps))
-        families = self._window.families
+        families = shipped_families()
         family_of, _ = classify(trace.names, families)
         # a kernel is of one family, and an operation may have kernels of several
         of_kernels = np.zeros((len(_FIGURES), len(trace.names)), np.int64)

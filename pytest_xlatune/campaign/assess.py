@@ -225,6 +225,13 @@ def _explained(decision: Ruling, attempt: EndedAttempt) -> Ruling:
     has_log = attempt.log is not None and cls != FailureClass.NOT_STARTED
     if has_log and (is_unknown or decision.cannot is not None):
         detail = verbatim(decision.detail) if decision.detail else decision.proof
+        last_line = "".join(decision.evidence.strip().splitlines()[-1:]).strip()
+        if cls == FailureClass.EXIT_CODE and last_line not in (
+            "",
+            decision.detail,
+            FailureClass.EXIT_CODE.meaning,
+        ):
+            detail = say("{said}: {line}", said=decision.detail, line=last_line)
         found = say("{why}; its log: {log}", why=decision.found or detail, log=str(attempt.log))
         decision = replace(decision, found=found)
     if decision.cannot is not None and not attempt.trial.is_baseline:

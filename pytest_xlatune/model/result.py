@@ -568,13 +568,11 @@ class Recipe(Record, frozen=True, kw_only=True):
         arm: the confirmed arm that is recommended.
         largest: the confirmed arm with the largest estimate; `arm` is the same or a part of it.
         parts: the settings of `arm`.
-        ties: other confirmed arms, best first, that may be as fast as the recipe.
     """
 
     arm: str
     largest: str
     parts: tuple[RecipePart, ...] = ()
-    ties: tuple[str, ...] = ()
 
 
 class TuningRecord(NoiseRecord, frozen=True, kw_only=True):

@@ -358,7 +358,7 @@ def _why_no_winner(verdict: Verdict, say: Translator) -> str:
 
 
 def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator[Block]:
-    """Yield the settings of the recipe as a table, its ties, and a link to how sure it is.
+    """Yield the settings of the recipe as a table, and a link to how sure it is.
 
     Yield nothing if there is no recipe, or if its gain may be nothing.
     """
@@ -381,11 +381,6 @@ def recipe_blocks(conclusion: Conclusion, say: Translator = ENGLISH) -> Iterator
         yield say.text(
             "The same blocks have no run without some of these settings: they are known to help "
             "together, and any of them may do nothing."
-        )
-    if recipe.ties:
-        yield say.text(
-            "A tie: the recipe is not shown to be faster than {names}.",
-            names=literals(recipe.ties),
         )
     yield say.text(
         "How often such a recipe has all settings that help, depending on the noise of a job: "

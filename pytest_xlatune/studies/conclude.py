@@ -28,7 +28,7 @@ from pytest_xlatune.stats.blocks import combine
 from pytest_xlatune.stats.compare import STOP_FLOOR, interval90, may_stop, winner_figures
 from pytest_xlatune.stats.design import MIN_DF, SWEEP_ALPHA, Plan, Refusal
 from pytest_xlatune.stats.quantiles import t_quantile
-from pytest_xlatune.studies.engine import SweepDecision, gain_bounds
+from pytest_xlatune.studies.engine import SweepDecision, best_of, gain_bounds
 from pytest_xlatune.studies.parts import recipe
 from pytest_xlatune.studies.trials import ALIAS, is_spare, usable
 from pytest_xlatune.studies.verdicts import (
@@ -328,6 +328,14 @@ def _notes(
 ) -> Iterator[Message]:
     """Yield the notes of a report; `bound` is M as a fraction, and `bound_arm` sets it."""
     past, profiles = decision.screened.past, decision.arms.profiles
+    # this note comes first, because it concerns a profile that the user just added
+    if late := _late_finalists(decision):
+        yield say(
+            "{arms} would be a finalist by now, but the finalists were fixed when the "
+            "confirmation began, and another one would raise the error rate: confirm it in "
+            "a sweep of its own (another name=, or --xlatune-fresh)",
+            arms=late,
+        )
     if isinstance(decision.layout, Refusal) and profiles:
         yield say(RANKING_ONLY, why=decision.layout.why)
     if decision.comparison is not None:
@@ -380,6 +388,20 @@ def _notes(
     if past.changed:
         yield say(SETTINGS_CHANGED, arms=sorted(past.changed))
     yield from decision.arms.messages
+
+
+def _late_finalists(decision: SweepDecision) -> list[str]:
+    """Return the profiles that would be finalists, but were screened after the blocks began."""
+    screened, past = decision.screened, decision.screened.past
+    finalists = past.arms_in_blocks()
+    if past.design is None or len(finalists) < past.design.arms:
+        return []  # the first block still takes finalists
+    # with second runs, finalists are chosen from the profiles that have one
+    chosen = screened.again or finalists
+    # nobody replaces a finalist that turned out unable to run
+    places = (len(screened.again) or past.design.arms) - len(past.dropped.intersection(chosen))
+    best = best_of(screened, screened.first, most=places)
+    return [arm for arm in best if arm not in chosen]
 
 
 def _controls(decision: SweepDecision) -> set[str]:

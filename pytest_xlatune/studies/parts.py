@@ -167,22 +167,7 @@ def recipe(
     best = smallest(leader)
     own = [contrast for contrast in contrasts if contrast.arm == best]
     recipe_parts = _parts(best, own, faster[best], settings=settings, needed=needed)
-    # arms that contain the recipe, or a part of it, are no alternatives
-    others = [
-        arm
-        for arm in faster
-        if arm != best
-        and not is_part(settings[arm], settings[best])
-        and not is_part(settings[best], settings[arm])
-    ]
-    least_t = t_quantile(1 - ALPHA, fit.df)
-    beaten = {
-        contrast.part
-        for contrast in _contrasts(best, others, scored=scored, fit=fit)
-        if contrast.t > least_t
-    }
-    ties = sorted(set(others) - beaten, key=lambda arm: (-faster[arm], arm))
-    return Recipe(arm=best, largest=leader, parts=tuple(recipe_parts), ties=tuple(ties))
+    return Recipe(arm=best, largest=leader, parts=tuple(recipe_parts))
 
 
 def _parts(

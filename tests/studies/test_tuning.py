@@ -275,12 +275,13 @@ def test_a_profile_that_was_edited_is_screened_and_never_held_against_old_baseli
     assert {t.trial.block for t in later[len(done) :] if t.trial.arm == "p1"} == {0}
     conclusion = again.decide(later).conclusion
     assert verdict(conclusion, "p1").kind is VerdictKind.SCREENED
+    assert sentence(conclusion.notes[0]).startswith("p1 would be a finalist")
     assert "old trials ignored: p1" in notes_of(conclusion)
     # the settings that were confirmed have their verdict back where they are declared again
     assert old.decide(later).conclusion.verdicts == old.decide(done).conclusion.verdicts
 
 
-def test_a_profile_that_comes_after_the_blocks_leaves_their_verdicts() -> None:
+def test_a_profile_that_comes_after_the_blocks_is_told_and_leaves_their_verdicts() -> None:
     run = Machine({"p1": 0.04, "p12": 0.05})
     done = history(run, of=study(12))
     before = study(12).decide(done).conclusion
@@ -293,6 +294,8 @@ def test_a_profile_that_comes_after_the_blocks_leaves_their_verdicts() -> None:
         assert found.tuning.finalists == before.tuning.finalists
         assert verdict(found, "p1").kind is verdict(before, "p1").kind is VerdictKind.FASTER
     assert verdict(found, "p12").kind is VerdictKind.SCREENED
+    assert sentence(found.notes[0]).startswith("p12 would be a finalist")
+    assert "would be a finalist" not in notes_of(before)
 
 
 def spare(done: list[TrialResult]) -> list[Trial]:

@@ -88,6 +88,7 @@ _NODE_LISTS = 2
 # restarts, or while the site changes a limit
 _NEVER_STARTS_S = 60.0
 _FULL_S = 15.0  # seconds between two tries to submit while a limit on jobs is reached
+_FULL_PATIENCE_S = 900.0  # how long we wait for such a limit while no job of ours is in flight
 _MOST_RESUMPTIONS = 2  # how often the same nodes are resumed without a measured trial in between
 # How long the ranks of a job that hangs may take to write down what they wait for. A node sees the
 # file that requests this only some time after it was written.
@@ -180,6 +181,8 @@ class Attempts:
         self._end_requested_s: dict[str, float] = {}
         self._report_requested_s: dict[str, float] = {}
         self._full_until_s = -math.inf  # nothing is submitted before this time
+        # since when a limit on jobs is reached and none is ours; None if none is reached
+        self._full_since_s: float | None = None
         self._is_full_noted = False  # whether this session noted that a limit on jobs is reached
         self._resumptions: dict[_Nodes, int] = {}  # those since the last measured trial
         self._waits: dict[_Nodes, _Wait] = {}
@@ -315,6 +318,10 @@ class Attempts:
             raise
         except QueueFull as error:  # other jobs of the user count too
             self._full_until_s = now_s + _FULL_S
+            if state.in_flight() or self._full_since_s is None:
+                self._full_since_s = now_s
+            if now_s - self._full_since_s >= _FULL_PATIENCE_S:
+                return self._refused(state, trial, request, number, str(error))
             if self._is_full_noted:
                 return ()
             self._is_full_noted = True
@@ -331,25 +338,8 @@ class Attempts:
                 "writable, with free space"
             ) from error
         except (SubmissionError, ConfigError) as error:
-            forget_secrets(request.folder)
-            outcome = Outcome(state=State.FAILED, reason=str(error))
-            refused = {request.nodelist} | {
-                decided.nodes
-                for decided in state.decisions
-                if (decided.cls, decided.detail) == (FailureClass.SUBMISSION_REFUSED, str(error))
-            }
-            was_accepted = bool(state.in_flight() or state.measured_on)
-            ruling = Ruling(
-                trial_id=trial.id,
-                attempt=number,
-                next=Next.STOP,
-                cls=FailureClass.SUBMISSION_REFUSED,
-                detail=str(error),
-                nodes=request.nodelist,
-                is_of_node=bool(cell.nodelist) and (was_accepted or len(refused) <= _NODE_LISTS),
-            )
-            end = AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome)
-            return (end, *self._cannot_start(state, ruling, outcome))
+            return self._refused(state, trial, request, number, str(error))
+        self._full_since_s = None
         submission = Submission(
             trial_id=trial.id,
             attempt=number,
@@ -360,6 +350,31 @@ class Attempts:
         nodes = ",".join(request.nodelist) or "no nodes named"
         _LOG.info("submitted %s, attempt %d, as job %s (%s)", trial.id, number, job_id, nodes)
         return (AttemptSubmitted(submission=submission),)
+
+    def _refused(
+        self, state: LedgerState, trial: Trial, request: Request, number: int, reason: str
+    ) -> tuple[Event, ...]:
+        """Return the events that follow when the scheduler refuses an attempt."""
+        forget_secrets(request.folder)
+        outcome = Outcome(state=State.FAILED, reason=reason)
+        refused = {request.nodelist} | {
+            decided.nodes
+            for decided in state.decisions
+            if (decided.cls, decided.detail) == (FailureClass.SUBMISSION_REFUSED, reason)
+        }
+        was_accepted = bool(state.in_flight() or state.measured_on)
+        ruling = Ruling(
+            trial_id=trial.id,
+            attempt=number,
+            next=Next.STOP,
+            cls=FailureClass.SUBMISSION_REFUSED,
+            detail=reason,
+            nodes=request.nodelist,
+            is_of_node=bool(self.cell_of(trial, state).nodelist)
+            and (was_accepted or len(refused) <= _NODE_LISTS),
+        )
+        end = AttemptEnded(trial_id=trial.id, attempt=number, outcome=outcome)
+        return (end, *self._cannot_start(state, ruling, outcome))
 
     def events_for(
         self, state: LedgerState, submission: Submission, outcome: Outcome

@@ -379,7 +379,7 @@ def test_what_runs_is_read_while_sbatch_hangs(tmp_path: Path) -> None:
     assert statuses(made) == ["measured", "running"]
 
 
-def test_a_limit_that_others_hold_is_waited_out(tmp_path: Path) -> None:
+def test_a_limit_that_others_hold_is_waited_out_for_a_while(tmp_path: Path) -> None:
     cluster = Strict(at_most=1)
     made = campaign(tmp_path, cluster, CellsStudy(cells=ONE, repeats=4))
     while not cluster.submitted:
@@ -396,6 +396,10 @@ def test_a_limit_that_others_hold_is_waited_out(tmp_path: Path) -> None:
     assert run(made, cluster) < 3 * 60 + 40, "the next one follows as soon as a place is free"
     assert statuses(made) == ["measured"] * 4
     assert cluster.asked < 40, "sbatch is not called every second"
+    never = Strict(at_most=0)
+    refused = campaign(tmp_path / "never", never, CellsStudy(cells=ONE))
+    assert 900 <= run(refused, never) < 930
+    assert "job submit limit" in sentence(refused.view().stopped)
 
 
 @rows(

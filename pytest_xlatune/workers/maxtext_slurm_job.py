@@ -318,7 +318,9 @@ def write_environments(job: str, workspace: Path, checkout: Path) -> None:
     commit = _ask(*_GIT, str(checkout), "rev-parse", "HEAD").strip()
     changed = _ask(*_GIT, str(checkout), "status", "--porcelain", "--untracked-files=no")
     count = len(changed.splitlines())
-    state = f"{count} changed file{'s' * (count > 1)}" if count else "clean"
+    state = "clean"
+    if count:
+        state = "1 changed file" if count == 1 else f"{count} changed files"
     repositories = {str(checkout): f"{commit}, {state}"} if commit else {}
     for number, name in enumerate(sorted(environments)):
         environment = environments[name]

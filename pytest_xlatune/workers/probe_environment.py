@@ -241,8 +241,10 @@ def repositories(paths: Iterable[str]) -> dict[str, str]:
             top, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none"
         )
         count = len((changed or "").splitlines())
-        state = f"{count} changed file{'s' * (count > 1)}" if count else "clean"
-        states[str(top)] = f"{commit}, {'changes unknown' if changed is None else state}"
+        state = "changes unknown" if changed is None else "clean"
+        if count:
+            state = "1 changed file" if count == 1 else f"{count} changed files"
+        states[str(top)] = f"{commit}, {state}"
     return states
 
 

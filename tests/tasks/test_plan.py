@@ -71,7 +71,7 @@ PLANS: dict[str, tuple[Sweep, dict[str, Any], Words, Words]] = {
         ("export HF_HOME=/shared/hf", "export HF_TOKEN=(hidden)"), ("hunter2",)),
     "what would measure nothing": (
         DOUBTFUL, NODES,
-        ("same settings as a:", "did you mean NCCL_MAX_NCHANNELS?", "did you mean remat_policy?",
+        ("same settings as a, so", "did you mean NCCL_MAX_NCHANNELS?", "did you mean remat_policy?",
          "did you mean --xla_gpu_enable_latency_hiding_scheduler?", "forbids the sweep: ", UNSEEN),
         ()),
     "a variable that nothing shows may win where that is said": (

@@ -207,7 +207,9 @@ def extended(cells: Sequence[MeasuredCell], new: MeasuredCell) -> tuple[Measured
             recipe=old.recipe,
             deployed=old.cell.environment,
         )
-        earlier = (*earlier, former)
+        # a second report of the same ledgers adds nothing
+        by_time = {sweep.written_s: sweep for sweep in (*earlier, former)}
+        earlier = tuple(by_time[at] for at in sorted(by_time) if at != new.written_s)
     elif explanation is None or not explanation.facts:
         explanation = old.explanation
     new = replace(new, earlier=earlier, explanation=explanation)

@@ -133,13 +133,18 @@ def copy_of(checkout: Path, copy: Path, *, model: str) -> Path:
     record shows how the copy differs, and `submit.sh` accepts the copy as a repository.
     """
     listed = _ask(*_GIT, str(checkout), "ls-files", "-zco", "--exclude-standard")
-    if not listed:
-        raise SystemExit(f"xlatune: {checkout} is no git repository, or git does not run")
-    for name in filter(None, listed.split("\0")):
-        if os.path.lexists(checkout / name):  # a file may be deleted without a commit
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(checkout / name, copy / name, follow_symlinks=False)
-    (copy / ".git").symlink_to(checkout / ".git")
+    if listed:
+        for name in filter(None, listed.split("\0")):
+            if os.path.lexists(checkout / name):  # a file may be deleted without a commit
+                (copy / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(checkout / name, copy / name, follow_symlinks=False)
+    else:  # no git repository, e.g. files of an archive
+        left_out = shutil.ignore_patterns("outputs", ".git")
+        shutil.copytree(checkout, copy, symlinks=True, ignore=left_out)
+    if (checkout / ".git").exists():
+        (copy / ".git").symlink_to(checkout / ".git")
+    else:
+        (copy / ".git").mkdir()
     env_file = copy / "configs" / f"{model}.env.sh"
     # the axes come first, because the deployed file may read them; the profile follows it
     deployed = env_file.read_text(encoding="utf-8") if env_file.exists() else ""

@@ -291,14 +291,16 @@ def test_another_parallelism_extends_and_a_cell_that_is_measured_anew_keeps_what
             read_cells(text, where="d.json")
     for flags, is_deployed in (("--xla_ag=1", True), ("--xla_ag=2", False)):
         cell = replace(first.cell, deployed={"XLA_FLAGS": flags})
-        (anew,) = extended((first,), replace(first, cell_digest="another", cells=(cell,)))
+        other = replace(first, cell_digest="another", cells=(cell,), written_s=2e9)
+        (anew,) = extended((first,), other)
+        assert extended(extended((anew,), first), other) == (anew,), "reported twice"
         (earlier,) = anew.earlier
         assert earlier.written_s == first.written_s
         assert anew.deploys(earlier) is is_deployed
     # the same cell with new jobs is another measurement, with its old jobs and more it is not
     before = replace(first, history=tuple(HISTORY[:2]))
     for history, count in ((HISTORY[:3], 0), (HISTORY[5:6], 1)):
-        (anew,) = extended((before,), replace(first, history=tuple(history)))
+        (anew,) = extended((before,), replace(first, history=tuple(history), written_s=2e9))
         assert len(anew.earlier) == count
 
 

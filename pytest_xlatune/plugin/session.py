@@ -191,11 +191,11 @@ class Session:
         folder = self.options.workdir / resolved.folder
         is_new = folder not in self._runs.folders
         selections = self._selections.values()
-        of_folder = (each.checked for each in selections if each.sweep.folder == resolved.folder)
+        checks = (chosen.checked for chosen in selections if chosen.sweep.folder == resolved.folder)
         campaign = self._runs.open(
             resolved,
             study,
-            preflight_result=next(of_folder, None),
+            preflight_result=next(checks, None),
             recover=lambda decision, nodes: bool(
                 self._config.hook.pytest_xlatune_recover(
                     sweep=resolved.sweep.name, decision=decision, nodes=nodes

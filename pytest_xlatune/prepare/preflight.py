@@ -73,8 +73,8 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
 def merged(preflights: Sequence[Preflight]) -> Preflight:
     """Return several results as one, each sentence once."""
     return Preflight(
-        faults=tuple(dict.fromkeys(fault for one in preflights for fault in one.faults)),
-        notes=tuple(dict.fromkeys(note for one in preflights for note in one.notes)),
+        faults=tuple(dict.fromkeys(fault for check in preflights for fault in check.faults)),
+        notes=tuple(dict.fromkeys(note for check in preflights for note in check.notes)),
     )
 
 

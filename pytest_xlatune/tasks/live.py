@@ -195,7 +195,7 @@ class SweepProgress(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Told:
+class _Announced:
     """What was said of a study: the arms that are faster, and whether it is past half."""
 
     study: Study
@@ -229,7 +229,7 @@ class LiveLines:
         # identity of the ledger as last read to its end; () if there is more to read
         self._identity: tuple[int, ...] = ()
         self._cell_report: CellReport | None = None
-        self._told: dict[str, _Told] = {}  # name of a study -> what was said of it
+        self._announced: dict[str, _Announced] = {}  # name of a study -> what was said of it
         self._pace = Pace()
         self._jobs: tuple[str, ...] = ()  # a line for each job in flight
         self._looked_s = 0.0
@@ -287,7 +287,7 @@ class LiveLines:
         decision, outlook = study.decide(history), study.outlook(history)
         done = _final_count(history)
         self.sweep, self.label = event.sweep, shared_label(study.cells)
-        self._told[event.study] = _Told(
+        self._announced[event.study] = _Announced(
             study=study,
             faster=_faster(decision.conclusion),
             is_past_half=done >= outlook.left,
@@ -339,9 +339,10 @@ class LiveLines:
             if result.memory.fits is None:
                 line = f"{result.trial.arm} has no compiled memory: {result.memory.said}"
                 yield SweepProgress(line=line)
-        elif (told := self._told.get(result.trial.study)) is not None:
-            history = history_of(self._state, told.study)
-            conclusion, outlook = told.study.decide(history).conclusion, told.study.outlook(history)
+        elif (announced := self._announced.get(result.trial.study)) is not None:
+            study = announced.study
+            history = history_of(self._state, study)
+            conclusion, outlook = study.decide(history).conclusion, study.outlook(history)
             progress = self._progress(history, outlook)
             line = live_line(
                 in_window((result,), conclusion.first_step)[0],
@@ -350,7 +351,8 @@ class LiveLines:
                 place=outlook.places.get(result.trial.id),
             )
             messages = []
-            faster, told.faster = _faster(conclusion) - told.faster, _faster(conclusion)
+            faster = _faster(conclusion) - announced.faster
+            announced.faster = _faster(conclusion)
             if faster:
                 reference = conclusion.reference.arm if conclusion.reference else ""
                 paragraphs = [
@@ -359,8 +361,8 @@ class LiveLines:
                     if verdict.arm in faster
                 ]
                 messages.append("\n".join([f"{_TAG} {self.label}: confirmed", *paragraphs]))
-            if not told.is_past_half and _final_count(history) >= outlook.left:
-                told.is_past_half = True
+            if not announced.is_past_half and _final_count(history) >= outlook.left:
+                announced.is_past_half = True
                 head = f"{_TAG} half way: {self.label}: {progress}"
                 lines = (head, f"- {tally(conclusion.verdicts)}", *best_lines(conclusion))
                 messages.append("\n".join(lines))
@@ -385,9 +387,9 @@ class LiveLines:
         return f"{self._jobs[0]}{more} | {self._progress_now()}"
 
     def _progress_now(self) -> str:
-        if not self._told:
+        if not self._announced:
             return ""
-        study = [*self._told.values()][-1].study
+        study = [*self._announced.values()][-1].study
         history = history_of(self._state, study)
         return self._progress(history, study.outlook(history))
 

@@ -128,7 +128,7 @@ FAULTS: dict[str, tuple[str, str]] = {
         ("unknown, but its log grows", "not lost"),
     f"{_E}slurm_words.py::test_resumed_nodes[a silent one is left to Slurm]":
         ("silent after a restart", "no RESUME, no epoch"),
-    f"{_C}trouble.py::test_a_limit_that_others_hold_is_waited_out":
+    f"{_C}trouble.py::test_a_limit_that_others_hold_is_waited_out_for_a_while":
         ("limit held by other jobs", "waited out"),
     f"{_C}trouble.py::test_a_work_directory_that_is_away_is_waited_for":
         ("work directory away", "waited for"),

@@ -225,21 +225,25 @@ class Session:
             checked = run_preflight(resolved, folder, is_first=True, is_busy=True)
             checked.raise_faults(f"sweep {sweep.name!r}")
             return checked
-        view = self.campaign(sweep).view()
+        campaign = self.campaign(sweep)
+        view = campaign.view()
         # unselected values of a search are checked too
         profiles = [
             profile
             for profile in sweep.named_profiles
             if profile.id in selection.profiles or profile not in sweep.profiles
         ]
-        flags = preflight.Preflight()
-        if view.pending:
-            flags = preflight.check_flags(
-                profiles or sweep.profiles,
-                context_of(resolved.cell, resolved.sweep.launcher),
-                python=resolved.sweep.launcher.interpreter,
-                environ=os.environ,
-            )
+        measured = set[str]()
+        if not view.pending:
+            verdicts = campaign.conclude().verdicts
+            measured = {verdict.arm for verdict in verdicts if verdict.n and verdict.can_run}
+        flags = preflight.check_flags(
+            profiles or sweep.profiles,
+            context_of(resolved.cell, resolved.sweep.launcher),
+            python=resolved.sweep.launcher.interpreter,
+            environ=os.environ,
+            measured=measured,
+        )
         try:
             flags.raise_faults(f"sweep {sweep.name!r}")
         except ConfigError as error:

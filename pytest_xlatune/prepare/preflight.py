@@ -23,7 +23,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -386,20 +386,29 @@ def check_rules(
 
 
 def check_flags(
-    profiles: Sequence[Profile], context: Context, *, python: str, environ: Mapping[str, str]
+    profiles: Sequence[Profile],
+    context: Context,
+    *,
+    python: str,
+    environ: Mapping[str, str],
+    measured: Collection[str] = (),
 ) -> Preflight:
     """Check the flags by the XLA of the trainer's interpreter, in addition to the rules.
 
     An unknown flag is a note, because the sweep drops its profile. It is a fault if the flags of
-    all profiles are unknown. `python` is "" if the launcher names no interpreter.
+    all profiles are unknown. `python` is "" if the launcher names no interpreter. Profiles whose
+    ids are `measured` are not checked again.
     """
+    unmeasured = [profile for profile in profiles if profile.id not in measured]
+    if not unmeasured:
+        return Preflight()
     flagged = {profile.id for profile in profiles if profile.flags}
     if not flagged and not context.deployed:
         return check_rules(profiles, context)
     try:
         if not python:
             raise ConfigError("the launcher names no interpreter")
-        objections = lint(profiles, context, Target(python=python, environ=environ)).objections
+        objections = lint(unmeasured, context, Target(python=python, environ=environ)).objections
     except XlatuneError as error:
         found = check_rules(profiles, context)
         return replace(found, notes=(*found.notes, f"flags were not checked: {error}"))
